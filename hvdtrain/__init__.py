@@ -1,0 +1,29 @@
+"""Data-parallel PyTorch training on MPI: it starts anywhere, is the same run whatever happens to it, and never hangs.
+
+Importing this package starts nothing, changes no environment variable and configures no logging; the public names below
+are imported when first used, so that the verbs for a login node work without torch, MPI or Horovod.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "HvdtrainError": "hvdtrain.errors",
+    "Topology": "hvdtrain.topology",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'hvdtrain' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

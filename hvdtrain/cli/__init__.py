@@ -1,0 +1,67 @@
+"""The command line: a table of verbs, each in a module of its own that is imported only when it was typed.
+
+A verb module has `add_arguments(parser)` and `run(arguments) -> int`, the
+exit status. A module whose options come from somewhere else than argparse (`run`, whose options are the configuration)
+has `main(argv) -> int` instead.
+
+    hvdtrain --help
+    hvdtrain launch -np 2 -- hvdtrain run digits
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+from hvdtrain import __version__
+from hvdtrain.errors import EXIT_USAGE, HvdtrainError, UsageError
+
+# verb -> (module, one line of help); the lines stand here so that `--help` imports no verb at all
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("hvdtrain.cli.run", "train a recipe or FILE.py inside a rank"),
+    "launch": ("hvdtrain.cli.launch", "start a command on N ranks, here or on several hosts"),
+    "install-horovod": ("hvdtrain.cli.install", "build Horovod for the torch and MPI that are there, and install it"),
+}
+
+
+def usage() -> str:
+    """The text of `hvdtrain --help`."""
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items()]
+    return "\n".join(["usage: hvdtrain VERB [options]", "", *lines, "", "`hvdtrain VERB --help` shows the options.", ""])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit status: 0 done, 2 impossible request, 75 stopped on request, 1 anything else."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except HvdtrainError as error:
+        print(f"hvdtrain: {error}", file=sys.stderr)
+        return error.exit_status
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in {"-h", "--help"}:
+        print(usage(), end="")
+        return 0 if words else EXIT_USAGE
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    verb, rest = words[0], words[1:]
+    if verb not in VERBS:
+        near = get_close_matches(verb, VERBS, n=1)
+        raise UsageError(
+            f"the verb {verb!r}",
+            found=f"hvdtrain knows {', '.join(VERBS)}",
+            remedy=f"hvdtrain {near[0]}" if near else "hvdtrain --help",
+        )
+    module = import_module(VERBS[verb][0])
+    if hasattr(module, "main"):
+        return int(module.main(rest))
+    parser = argparse.ArgumentParser(prog=f"hvdtrain {verb}", description=VERBS[verb][1], allow_abbrev=False)
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(rest)))

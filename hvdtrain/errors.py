@@ -1,0 +1,119 @@
+"""Every exception that hvdtrain raises on purpose, as one tree.
+
+    HvdtrainError               anything below; carries what was asked, what was found and what to type
+    ├── UsageError              the user asked for something impossible                        (exit 2)
+    │   ├── ConfigError         a setting is misspelled, of the wrong type, or contradicts another
+    │   ├── LaunchError         the processes were started in a way that cannot become one job
+    │   ├── HostFileError       a host file or host list cannot be understood
+    │   ├── InstallError        Horovod cannot be built or installed on this machine as it is
+    │   └── RunDirectoryError   a run directory holds something else than what was asked for
+    ├── CheckpointError         a checkpoint could not be written, or none can be read
+    │   └── InvalidCheckpoint   one checkpoint is damaged, incomplete, hostile or of another model
+    ├── ReplicaMismatch         ranks that must hold the same values do not
+    ├── StepMismatch            ranks that must be at the same step are not
+    ├── NonFiniteLoss           a loss or gradient is infinite or not a number
+    ├── RootFailed              code that ran on rank zero alone raised; every rank learns of it by this
+    └── StopRequested           training ended early because it was asked to, with a checkpoint  (exit 75)
+
+Every message has three parts (asked, found, remedy):
+
+    raise LaunchError(
+        "train on 4 ranks (OMPI_COMM_WORLD_SIZE=4)",
+        found="Horovod reports size 1 on host gpu01",
+        remedy="mpirun -np 4 hvdtrain run digits",
+    )
+"""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_STOPPED = 75  # EX_TEMPFAIL of sysexits.h: a supervisor or SLURM should start the job again
+
+
+class HvdtrainError(Exception):
+    """Anything that hvdtrain raises on purpose.
+
+    Args:
+        asked: what the user or the program wanted, as a phrase.
+        found: what is there instead: value, file:line, rank, host.
+        remedy: what to type or change; empty when nothing can be done.
+    """
+
+    exit_status = EXIT_FAILED
+
+    def __init__(self, asked: str, *, found: str, remedy: str = "") -> None:
+        super().__init__(asked)
+        self.asked = asked
+        self.found = found
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        parts = [self.asked, f"  found: {self.found}"]
+        if self.remedy:
+            parts.append(f"  do:    {self.remedy}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.asked, self.found, self.remedy))
+
+
+def _rebuild(kind: type[HvdtrainError], asked: str, found: str, remedy: str) -> HvdtrainError:
+    return kind(asked, found=found, remedy=remedy)
+
+
+class UsageError(HvdtrainError):
+    """The user asked for something impossible; nothing was started or changed."""
+
+    exit_status = EXIT_USAGE
+
+
+class ConfigError(UsageError):
+    """A setting is misspelled, of the wrong type, or contradicts another."""
+
+
+class LaunchError(UsageError):
+    """The processes were started in a way that cannot become one job."""
+
+
+class HostFileError(UsageError):
+    """A host file or host list cannot be understood."""
+
+
+class InstallError(UsageError):
+    """Horovod cannot be built or installed on this machine as it is."""
+
+
+class RunDirectoryError(UsageError):
+    """A run directory holds something else than what was asked for."""
+
+
+class CheckpointError(HvdtrainError):
+    """A checkpoint could not be written, or none can be read."""
+
+
+class InvalidCheckpoint(CheckpointError):
+    """One checkpoint is damaged, incomplete, hostile or of another model."""
+
+
+class ReplicaMismatch(HvdtrainError):
+    """Ranks that must hold the same values do not."""
+
+
+class StepMismatch(HvdtrainError):
+    """Ranks that must be at the same step are not."""
+
+
+class NonFiniteLoss(HvdtrainError):
+    """A loss or gradient is infinite or not a number."""
+
+
+class RootFailed(HvdtrainError):
+    """Code that ran on rank zero alone raised something that is not an HvdtrainError; every rank learns of it by this."""
+
+
+class StopRequested(HvdtrainError):
+    """Training ended early because it was asked to, after a checkpoint was written."""
+
+    exit_status = EXIT_STOPPED
