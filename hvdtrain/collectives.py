@@ -1,7 +1,7 @@
 """Typed collectives over Horovod: tensors and JSON values, never pickles, so they work under MPI and Gloo alike.
 
-Every method of `Collectives` is *Collective:* all ranks must call it, in the same order. What one rank alone did, raised
-or read reaches the others through `on_root`, which gives every rank the value or the exception.
+Every method of `Collectives` is *Collective:* all ranks must call it, in the same order. What one rank alone did,
+raised or read reaches the others through `on_root`, which gives every rank the value or the exception.
 
     text = collectives.on_root(lambda: path.read_text())           # one reader; a missing file raises on every rank
     hosts = collectives.gather_json(socket.gethostname())          # ["gpu01", "gpu01", "gpu02"], on every rank
@@ -22,7 +22,7 @@ from hvdtrain import errors
 from hvdtrain.errors import HvdtrainError, RootFailed
 from hvdtrain.topology import ROOT, SOLO, Topology
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 T = TypeVar("T")
 
 
@@ -46,15 +46,15 @@ class SoloTransport:
 
     topology = SOLO
 
-    def broadcast(self, tensor: Tensor, name: str) -> Tensor:  # noqa: ARG002
+    def broadcast(self, tensor: Tensor, name: str) -> Tensor:
         """Collective: the tensor itself."""
         return tensor.clone()
 
-    def allgather(self, tensor: Tensor, name: str) -> Tensor:  # noqa: ARG002
+    def allgather(self, tensor: Tensor, name: str) -> Tensor:
         """Collective: the tensor itself."""
         return tensor.clone()
 
-    def allreduce_sum(self, tensor: Tensor, name: str) -> Tensor:  # noqa: ARG002
+    def allreduce_sum(self, tensor: Tensor, name: str) -> Tensor:
         """Collective: the tensor itself."""
         return tensor.clone()
 

@@ -110,7 +110,7 @@ class NonFiniteLoss(HvdtrainError):
 
 
 class RootFailed(HvdtrainError):
-    """Code that ran on rank zero alone raised something that is not an HvdtrainError; every rank learns of it by this."""
+    """Code that ran on rank zero alone raised something foreign; every rank learns of it by this."""
 
 
 class StopRequested(HvdtrainError):

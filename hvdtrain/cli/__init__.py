@@ -31,7 +31,8 @@ def usage() -> str:
     """The text of `hvdtrain --help`."""
     width = max(map(len, VERBS))
     lines = [f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items()]
-    return "\n".join(["usage: hvdtrain VERB [options]", "", *lines, "", "`hvdtrain VERB --help` shows the options.", ""])
+    head, tail = "usage: hvdtrain VERB [options]", "`hvdtrain VERB --help` shows the options."
+    return "\n".join([head, "", *lines, "", tail, ""])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
