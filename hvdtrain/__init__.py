@@ -13,7 +13,9 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "HvdtrainError": "hvdtrain.errors",
+    "Run": "hvdtrain.runtime",
     "Topology": "hvdtrain.topology",
+    "init": "hvdtrain.runtime",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -22,7 +22,7 @@ from hvdtrain import errors
 from hvdtrain.errors import HvdtrainError, RootFailed
 from hvdtrain.topology import ROOT, SOLO, Topology
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 T = TypeVar("T")
 
 
@@ -138,10 +138,8 @@ class Collectives:
         """Collective: run `function` on rank zero and give every rank its value, or raise its exception on every rank.
 
         The value must be JSON. An `HvdtrainError` is raised as its own class everywhere; any other exception is raised
-        as itself on root and as `RootFailed`, with root's traceback in it, on the others.
+        as itself on root and as `RootFailed`, with root's traceback in it, on the others. Both are marked as agreed.
         """
-        if self.topology.size == 1:
-            return function()
         fault: BaseException | None = None
         reply: dict[str, Any] = {}
         if self.topology.is_root:
@@ -152,6 +150,8 @@ class Collectives:
                 fault, reply = error, {"error": _describe(error)}
         reply = self.broadcast_json(reply, "hvdtrain.on_root")
         if fault is not None:
+            if isinstance(fault, HvdtrainError):
+                fault.agreed = True
             raise fault
         if "error" in reply:
             raise _rebuild(reply["error"])
@@ -168,5 +168,5 @@ def _describe(error: Exception) -> dict[str, Json]:
 
 def _rebuild(fields: dict[str, str]) -> HvdtrainError:
     kind = getattr(errors, fields["kind"], RootFailed)
-    error: HvdtrainError = kind(fields["asked"], found=fields["found"], remedy=fields["remedy"])
+    error: HvdtrainError = kind(fields["asked"], found=fields["found"], remedy=fields["remedy"], agreed=True)
     return error

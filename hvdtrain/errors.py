@@ -39,12 +39,16 @@ class HvdtrainError(Exception):
         asked: what the user or the program wanted, as a phrase.
         found: what is there instead: value, file:line, rank, host.
         remedy: what to type or change; empty when nothing can be done.
+
+    Attributes:
+        agreed: every rank raises this at the same place, so that the job can end in order instead of being aborted.
     """
 
     exit_status = EXIT_FAILED
 
-    def __init__(self, asked: str, *, found: str, remedy: str = "") -> None:
+    def __init__(self, asked: str, *, found: str, remedy: str = "", agreed: bool = False) -> None:
         super().__init__(asked)
+        self.agreed = agreed
         self.asked = asked
         self.found = found
         self.remedy = remedy
@@ -56,11 +60,11 @@ class HvdtrainError(Exception):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.asked, self.found, self.remedy))
+        return (_rebuild, (type(self), self.asked, self.found, self.remedy, self.agreed))
 
 
-def _rebuild(kind: type[HvdtrainError], asked: str, found: str, remedy: str) -> HvdtrainError:
-    return kind(asked, found=found, remedy=remedy)
+def _rebuild(kind: type[HvdtrainError], asked: str, found: str, remedy: str, agreed: bool) -> HvdtrainError:
+    return kind(asked, found=found, remedy=remedy, agreed=agreed)
 
 
 class UsageError(HvdtrainError):

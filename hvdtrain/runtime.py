@@ -1,0 +1,239 @@
+"""The start and the end of a rank: `init()` gives a `Run`, and whatever happens inside it, all ranks end together.
+
+Horovod and MPI are started once per process, after the launch was found right. An exception that only this rank has
+aborts the whole job, because the others may be waiting for it in a collective; one that every rank raises together
+(`HvdtrainError.agreed`) ends it in order.
+
+    with hvdtrain.init(seed=1) as run:
+        run.topology.rank, run.topology.size
+        model.to(run.device)
+        run.log.info("ranks are on %s", run.collectives.gather_json(run.host))     # printed by root
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from hvdtrain.checks import LaunchFacts, guard
+from hvdtrain.collectives import Collectives, HorovodTransport
+from hvdtrain.errors import EXIT_FAILED, HvdtrainError, InstallError
+from hvdtrain.topology import Topology
+
+LOGGER = logging.getLogger("hvdtrain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a rank knows of its job; everything that communicates takes its `collectives` from here.
+
+    Attributes:
+        topology: the six position words.
+        collectives: the operations by which ranks agree.
+        device: the GPU of this rank, or the CPU.
+        host: this host's name.
+        controller: "mpi" or "gloo".
+        seed: the seed that all ranks share.
+        started: `time.monotonic()` when the rank was started.
+    """
+
+    topology: Topology
+    collectives: Collectives
+    device: torch.device
+    host: str
+    controller: str
+    seed: int
+    log: logging.Logger = field(default=LOGGER, repr=False)
+    started: float = 0.0
+
+    def abort(self, status: int = EXIT_FAILED) -> None:
+        """End every process of the job now, without asking them; does not return."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.controller == "mpi" and self.topology.size > 1:
+            from mpi4py import MPI
+
+            MPI.COMM_WORLD.Abort(status)
+        os._exit(status)
+
+
+def _settle_environment(env: MutableMapping[str, str], *, deterministic: bool) -> None:
+    """What Horovod reads once, when it starts; what the user set already stays."""
+    if deterministic:
+        env.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
+
+
+def _start_horovod() -> tuple[Topology, str]:
+    try:
+        import horovod.torch as hvd
+    except ImportError as error:
+        raise InstallError(
+            "train through Horovod", found=f"it cannot be imported: {error}", remedy="hvdtrain install-horovod"
+        ) from error
+    hvd.init()
+    controller = "mpi" if hvd.mpi_built() and hvd.mpi_enabled() else "gloo"
+    topology = Topology(
+        rank=hvd.rank(),
+        size=hvd.size(),
+        local_rank=hvd.local_rank(),
+        local_size=hvd.local_size(),
+        cross_rank=hvd.cross_rank(),
+        cross_size=hvd.cross_size(),
+    )
+    return topology, controller
+
+
+def _mpi_facts(controller: str) -> tuple[int | None, str]:
+    if controller != "mpi":
+        return None, "not used"  # under Gloo mpi4py must not be imported: it would start an MPI of its own
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.Get_size(), MPI.Get_library_version().splitlines()[0].strip("\0 ,")
+
+
+def _device_of(topology: Topology) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", topology.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _cores_of(collectives: Collectives, host: str) -> int:
+    """Collective: the cores this rank may use, where ranks of a host with the same set of cores share it evenly."""
+    mine = sorted(os.sched_getaffinity(0))
+    everyone = collectives.gather_json([host, mine])
+    return max(1, len(mine) // everyone.count([host, mine]))
+
+
+def _settle_threads(cores: int, env: MutableMapping[str, str]) -> None:
+    if "OMP_NUM_THREADS" not in env:  # torch itself obeys the user's choice
+        torch.set_num_threads(cores)
+
+
+def seed_everything(seed: int, rank: int) -> None:
+    """Seed Python, numpy and torch; each rank has streams of its own, those of root are `seed` itself."""
+    import numpy as np
+
+    mixed = (seed + rank * 0x9E3779B9) % 2**32
+    random.seed(mixed)
+    np.random.seed(mixed)
+    torch.manual_seed(mixed)
+
+
+class _RankTag(logging.Filter):
+    def __init__(self, topology: Topology, host: str) -> None:
+        super().__init__()
+        self._tag = f"[{topology.rank}/{topology.size} {host}]"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.rank_tag = self._tag
+        return True
+
+
+_LOG_FORMAT = "%(asctime)s %(rank_tag)s %(levelname)s %(message)s"
+
+
+def _start_logging(topology: Topology, host: str) -> list[logging.Handler]:
+    """Root says what happens, the others only what is wrong."""
+    console = logging.StreamHandler(sys.stderr)
+    console.setLevel(logging.INFO if topology.is_root else logging.WARNING)
+    console.setFormatter(logging.Formatter("%(rank_tag)s %(levelname)s %(message)s"))
+    console.addFilter(_RankTag(topology, host))
+    LOGGER.addHandler(console)
+    LOGGER.setLevel(logging.DEBUG)
+    LOGGER.propagate = False
+    return [console]
+
+
+def log_to(run: Run, directory: Path) -> None:
+    """Append this rank's log to ``directory/rank-0000.log`` as well; the directory must exist."""
+    descriptor = os.open(directory / f"rank-{run.topology.rank:04d}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    handler = logging.StreamHandler(os.fdopen(descriptor, "a"))
+    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+    handler.addFilter(_RankTag(run.topology, run.host))
+    LOGGER.addHandler(handler)
+
+
+def _stop_logging() -> None:
+    for handler in list(LOGGER.handlers):
+        LOGGER.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def init(*, seed: int = 0, deterministic: bool = True) -> Iterator[Run]:
+    """Collective: start Horovod in this process and give its `Run`; leaving the context ends the rank in order.
+
+    Args:
+        seed: shared by all ranks; generators are seeded by (seed, rank).
+        deterministic: let Horovod keep groups of gradients apart, so that sums do not depend on timing.
+
+    Raises:
+        LaunchError: the launcher's variables promise another job than Horovod or MPI reports.
+        InstallError: Horovod is not there.
+    """
+    started, host = time.monotonic(), socket.gethostname()
+    facts = LaunchFacts(env=dict(os.environ), host=host)
+    guard(facts)
+    _settle_environment(os.environ, deterministic=deterministic)
+    topology, controller = _start_horovod()
+    mpi_size, library = _mpi_facts(controller)
+    guard(replace(facts, size=topology.size, mpi_size=mpi_size, controller=controller, mpi_library=library))
+    collectives = Collectives(HorovodTransport(topology))
+    _start_logging(topology, host)
+    _settle_threads(_cores_of(collectives, host), os.environ)
+    seed_everything(seed, topology.rank)
+    run = Run(
+        topology=topology,
+        collectives=collectives,
+        device=_device_of(topology),
+        host=host,
+        controller=controller,
+        seed=seed,
+        started=started,
+    )
+    try:
+        yield run
+    except BaseException as error:
+        _end_with(error, run)
+        raise
+    else:
+        collectives.barrier()  # a rank that finishes early must not take Horovod away from the others
+    finally:
+        _stop_logging()
+    _stop_horovod()
+
+
+def _end_with(error: BaseException, run: Run) -> None:
+    """Abort the job for a fault that only this rank has; let one that all ranks raised together pass."""
+    if isinstance(error, HvdtrainError) and error.agreed:
+        _stop_horovod()
+        return
+    if run.topology.size > 1:
+        report(error, error.__traceback__, run)
+        run.abort()
+
+
+def report(error: BaseException, trace: TracebackType | None, run: Run) -> None:
+    """Write the traceback to the log, which tags each line's record with rank and host."""
+    text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    run.log.critical("rank %d on %s failed and ends the job\n%s", run.topology.rank, run.host, text)
+
+
+def _stop_horovod() -> None:
+    import horovod.torch as hvd
+
+    hvd.shutdown()
