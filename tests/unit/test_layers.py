@@ -18,6 +18,7 @@ FLOORS: dict[str, int] = {
 ARROWS = {
     ("runtime", "collectives"),
     ("runtime", "checks"),
+    ("statetree", "collectives"),
     ("__main__", "cli"),
     ("cli", "recipes"),
 }
