@@ -193,19 +193,19 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, t
 
 
 def _positive(value: Any) -> bool:
-    return value is None or bool(value > 0)
+    return bool(value is None or value > 0)
 
 
 def _not_negative(value: Any) -> bool:
-    return value is None or bool(value >= 0)
+    return bool(value is None or value >= 0)
 
 
 def _fraction(value: Any) -> bool:
-    return 0 <= value <= 1
+    return bool(0 <= value <= 1)
 
 
 def _below_one(value: Any) -> bool:
-    return 0 <= value < 1
+    return bool(0 <= value < 1)
 
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -4,7 +4,7 @@ Only Horovod's words are used for position anywhere in hvdtrain; this table is t
 
     hvdtrain     meaning                               torch             Open MPI                    SLURM
     rank         this process among all                RANK              OMPI_COMM_WORLD_RANK        SLURM_PROCID
-    size         how many there are                    WORLD_SIZE        OMPI_COMM_WORLD_SIZE        SLURM_STEP_NUM_TASKS
+    size         how many there are                    WORLD_SIZE        OMPI_COMM_WORLD_SIZE       SLURM_STEP_NUM_TASKS
     local_rank   this process among those of its host  LOCAL_RANK        OMPI_COMM_WORLD_LOCAL_RANK  SLURM_LOCALID
     local_size   how many of them are on this host     LOCAL_WORLD_SIZE  OMPI_COMM_WORLD_LOCAL_SIZE
     cross_rank   this host among those with such a     GROUP_RANK                                    SLURM_NODEID

@@ -1,0 +1,65 @@
+"""The gradient exchange: one contract, one file for each strategy, and one step that all of them share.
+
+`contract` says what a trainer needs and what a strategy must give; `step` is the update that every synchronous strategy
+shares; `allreduce` is Horovod's DistributedOptimizer; `signal` is the table by which ranks agree within the exchange.
+
+    sync = prepare(run, model, optimizer)                  # everyone has root's values now
+    for batch in batches:
+        sync.step(loss_function(model, batch.data), batch)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from hvdtrain.config import SyncConfig
+from hvdtrain.runtime import Run
+from hvdtrain.sync.allreduce import HorovodExchange
+from hvdtrain.sync.clipping import Clipping
+from hvdtrain.sync.step import SteppingExchange, SynchronousStep
+
+
+def _allreduce(optimizer: torch.optim.Optimizer, config: SyncConfig, name: str) -> SteppingExchange:
+    bucket_bytes = config.bucket_bytes if config.deterministic else None
+    return HorovodExchange(optimizer, name=name, bucket_bytes=bucket_bytes)
+
+
+STRATEGIES: dict[str, Callable[[torch.optim.Optimizer, SyncConfig, str], SteppingExchange]] = {"allreduce": _allreduce}
+
+
+def prepare(
+    run: Run,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    config: SyncConfig | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    metrics: Sequence[str] = (),
+    name: str = "model",
+) -> SynchronousStep:
+    """Collective: make model and optimizer those of root on every rank, and give the object that makes steps.
+
+    Args:
+        run: from `hvdtrain.init`.
+        model: on this rank's device already.
+        optimizer: over the model's parameters; it is not replaced, and may hold a loaded state.
+        config: the strategy and its settings.
+        clip_norm: largest 2-norm of the averaged gradient.
+        clip_value: largest magnitude of one of its elements.
+        metrics: names that `step(..., metrics=...)` will report.
+        name: another one for each further model in the same process.
+
+    Raises:
+        UsageError: the model or optimizer cannot be trained so; see the message.
+        ReplicaMismatch: ranks built different models.
+    """
+    settings = config or SyncConfig()
+    exchange = STRATEGIES[settings.strategy](optimizer, settings, name)
+    clipping = Clipping(norm=clip_norm, value=clip_value)
+    sync = SynchronousStep(run.collectives, model, optimizer, exchange, metrics=metrics, clipping=clipping)
+    sync.prepare()
+    return sync

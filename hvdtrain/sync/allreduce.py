@@ -1,0 +1,112 @@
+"""The exchange of Horovod's DistributedOptimizer: ring all-reduce of fixed groups, overlapped with backward.
+
+Horovod wraps an optimizer by building a new one of its class, which loses its state and its defaults, and exchanges
+just the parameters that it saw then. So what it wraps here is a `Carrier`: an optimizer that holds the trainable
+parameters and the signal, and whose step is the model's own optimizer's step. The model's optimizer stays itself.
+
+    exchange = HorovodExchange(optimizer, name="model", bucket_bytes=8 * 2**20)
+    exchange.watch(trainable_parameters, signal_numel=32)
+    exchange.arm(last=True)
+    loss.backward()                                # groups leave as they become ready
+    summed = exchange.finish(signal)               # every .grad is now the sum over ranks
+    exchange.step()                                # DistributedOptimizer.step -> the model's optimizer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from hvdtrain.sync.buckets import buckets
+
+_NEVER = 2**62  # backward passes until a hook sends something
+
+
+class Carrier(torch.optim.Optimizer):
+    """An optimizer for Horovod to wrap: it holds what is exchanged, and steps another optimizer."""
+
+    inner: torch.optim.Optimizer
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, defaults={})
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update of the optimizer inside."""
+        return self.inner.step() if closure is None else self.inner.step(closure)
+
+
+class HorovodExchange:
+    """The sums over ranks by `hvd.DistributedOptimizer`; see `hvdtrain.sync.contract.Exchange`.
+
+    Args:
+        optimizer: the model's optimizer; it is not changed.
+        name: distinguishes several exchanges in one process.
+        bucket_bytes: size of a group of gradients; None leaves grouping to Horovod's timing.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, name: str, bucket_bytes: int | None) -> None:
+        self._optimizer = optimizer
+        self._name = name
+        self._bucket_bytes = bucket_bytes
+        self._wrapped: Any = None
+        self._parameters: dict[str, Parameter] = {}
+        self._signal = torch.nn.Parameter(torch.zeros(0))
+
+    def watch(self, parameters: Mapping[str, Parameter], signal_numel: int) -> None:
+        """Collective: wrap anew, for these parameters; what was watched before is let go."""
+        import horovod.torch as hvd
+
+        self._let_go()
+        self._parameters = dict(parameters)
+        self._signal = torch.nn.Parameter(torch.zeros(signal_numel))
+        named = [(f"{self._name}.{key}", value) for key, value in parameters.items()]
+        named.append((f"{self._name}.hvdtrain_signal", self._signal))
+        carrier = Carrier([value for _, value in named])
+        self._wrapped = hvd.DistributedOptimizer(carrier, named, op=hvd.Sum, groups=self._groups())
+        self._wrapped.inner = self._optimizer
+
+    def _groups(self) -> list[list[Parameter]] | None:
+        if self._bucket_bytes is None:
+            return None
+        groups = buckets(list(self._parameters.values()), self._bucket_bytes)
+        last = groups[-1] if groups else []
+        if last and (last[0].dtype, last[0].device) == (self._signal.dtype, self._signal.device):
+            last.append(self._signal)  # the group that is ready last anyway
+        else:
+            groups.append([self._signal])
+        return groups
+
+    def _let_go(self) -> None:
+        """Make the hooks of an earlier wrapping harmless: they may still hang on a graph that is alive."""
+        if self._wrapped is not None:
+            self._wrapped.set_backward_passes_per_step(_NEVER)
+            self._wrapped._grad_accs.clear()
+
+    def arm(self, *, last: bool) -> None:
+        """Let hooks send groups in the coming backward pass only if it is the last of the step."""
+        self._wrapped.set_backward_passes_per_step(1 if last else _NEVER)
+
+    def finish(self, signal: Tensor) -> Tensor:
+        """Collective: complete the groups with zeros and the signal, and wait for all of them."""
+        waiting = [p for p in self._parameters.values() if not self._was_sent(p)]
+        self._wrapped.set_backward_passes_per_step(1)
+        torch.autograd.backward([*waiting, self._signal], [*map(torch.zeros_like, waiting), signal])
+        self._wrapped.synchronize()
+        summed = self._signal.grad
+        assert summed is not None
+        self._signal.grad = None
+        return summed
+
+    def _was_sent(self, parameter: Parameter) -> bool:
+        if not self._wrapped._grad_accs:  # alone: Horovod puts no hooks, and sums of one rank are there already
+            return parameter.grad is not None
+        return bool(self._wrapped._allreduce_delay[parameter] == 0)
+
+    def step(self) -> None:
+        """One step of Horovod's optimizer, without a second exchange."""
+        with self._wrapped.skip_synchronize():
+            self._wrapped.step()

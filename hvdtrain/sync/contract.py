@@ -1,0 +1,116 @@
+"""What a trainer needs from the network, and what a strategy has to give.
+
+A trainer knows `GradientSync` alone: it never asks who communicates, or how. Every method here that says *Collective:*
+is called by all ranks for each step, also by a rank that has no samples left.
+
+    sync.prepare()                                           # everyone starts from root's values
+    for data, samples in batch.split(microbatches):
+        loss, metrics = loss_function(model, data)           # means over the local samples
+        sync.backward(loss, samples, global_samples=batch.global_samples, metrics=metrics)
+    result = sync.update(stop=stop_was_requested)            # one decision, the same on all ranks
+    if result.committed:
+        batch.commit()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+from torch.nn import Parameter
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Something that a checkpoint can hold: its state is tensors and JSON values only."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, as nested dicts and lists of tensors and JSON values."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`."""
+
+
+class GlobalBatch(Protocol):
+    """What a step must know of a batch: `hvdtrain.data` gives these."""
+
+    @property
+    def samples(self) -> int:
+        """Samples in this rank's share."""
+
+    @property
+    def global_samples(self) -> int:
+        """Samples in the whole batch, over all ranks."""
+
+    def commit(self) -> None:
+        """The update that used this batch was made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What all ranks know, alike, after a step.
+
+    Attributes:
+        committed: the optimizer made an update; false when no rank had a sample.
+        stop: at least one rank asked to stop after this step.
+        samples: samples over all ranks.
+        loss: mean over those samples; nan when there were none.
+        metrics: means over those samples, by name.
+        gradient_norm: 2-norm of the averaged gradient before clipping; None unless it was needed.
+    """
+
+    committed: bool
+    stop: bool
+    samples: int
+    loss: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    gradient_norm: float | None = None
+
+
+class GradientSync(Stateful, Protocol):
+    """Everything the trainer needs to know of the network."""
+
+    def prepare(self) -> None:
+        """Collective: give every rank root's parameters, buffers and optimizer state, and prove it by a digest."""
+
+    def backward(
+        self,
+        loss: Tensor,
+        samples: int,
+        *,
+        global_samples: int | None = None,
+        last: bool = True,
+        metrics: Mapping[str, Tensor | float] | None = None,
+    ) -> None:
+        """Add the gradient of one microbatch; `last` starts the exchange while backward goes on."""
+
+    def update(self, *, stop: bool = False) -> StepResult:
+        """Collective: finish the exchange, agree on what to do, clip, and update the parameters."""
+
+
+class Exchange(Protocol):
+    """How the gradients of a step become their sums over all ranks; a new strategy is one class of this kind."""
+
+    def watch(self, parameters: Mapping[str, Parameter], signal_numel: int) -> None:
+        """Collective: from now on exchange these parameters' gradients, and a signal of so many fp32 numbers."""
+
+    def arm(self, *, last: bool) -> None:
+        """Before the backward pass of a microbatch: whether gradients may be sent as they become ready."""
+
+    def finish(self, signal: Tensor) -> Tensor:
+        """Collective: wait until every watched parameter's `grad` is the sum over ranks; the sum of the signals.
+
+        A parameter without a gradient contributes zeros and has a gradient afterwards.
+        """
+
+
+def trainable(model_names: Mapping[int, str], groups: Sequence[Mapping[str, Any]]) -> dict[str, Parameter]:
+    """The optimizer's parameters that require a gradient, by their name in the model (or by position)."""
+    found: dict[str, Parameter] = {}
+    for row, group in enumerate(groups):
+        for column, parameter in enumerate(group["params"]):
+            if parameter.requires_grad:
+                found[model_names.get(id(parameter), f"group{row}.{column}")] = parameter
+    return found

@@ -1,0 +1,67 @@
+"""Replicas: what every rank must hold alike, how it is made so, and how it is proved.
+
+Root's values win. The optimizer's state goes first and the parameters last, so that nothing which installing a state
+does can move a parameter that was already made equal; then digests are compared.
+
+    broadcast_replica(model, optimizer, collectives)
+    compare_replicas(model, optimizer, collectives, when="after preparation")       # ReplicaMismatch names the tensor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from hvdtrain.collectives import Collectives
+from hvdtrain.errors import ReplicaMismatch
+from hvdtrain.statetree import broadcast_tree, digests, flatten
+
+
+def model_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by name, each once, buffers that are not saved among them."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def broadcast_replica(model: nn.Module, optimizer: torch.optim.Optimizer, collectives: Collectives) -> None:
+    """Collective: give every rank root's optimizer state, buffers and parameters."""
+    if collectives.topology.size == 1:
+        return
+    optimizer.load_state_dict(broadcast_tree(optimizer.state_dict(), collectives))
+    mine = dict(model_tensors(model))
+    theirs = broadcast_tree({name: tensor.detach() for name, tensor in mine.items()}, collectives)
+    with torch.no_grad():
+        for name, tensor in mine.items():
+            tensor.copy_(theirs[name])
+
+
+def replica_digests(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """A SHA-256 for each parameter, buffer and tensor of the optimizer's state, by name."""
+    state = flatten(optimizer.state_dict()["state"]).tensors
+    named = {f"model.{name}": tensor for name, tensor in model_tensors(model)}
+    return digests({**named, **{f"optimizer.{name}": tensor for name, tensor in state.items()}})
+
+
+def compare_replicas(
+    model: nn.Module, optimizer: torch.optim.Optimizer, collectives: Collectives, *, when: str
+) -> None:
+    """Collective: prove that every rank holds the same tensors.
+
+    Raises:
+        ReplicaMismatch: naming the ranks that differ from root, and the first tensor that does, on every rank.
+    """
+    rows: list[dict[str, str]] = collectives.gather_json(replica_digests(model, optimizer), "hvdtrain.replicas")
+    root = rows[0]
+    odd = [rank for rank, row in enumerate(rows) if row != root]
+    if not odd:
+        return
+    other = rows[odd[0]]
+    first = next(name for name in [*root, *other] if root.get(name) != other.get(name))
+    raise ReplicaMismatch(
+        f"hold the same model and optimizer state on every rank ({when})",
+        found=f"ranks {odd} differ from rank 0, first in {first}",
+        remedy="build the same model on every rank, and change it nowhere but in the optimizer's step",
+        agreed=True,
+    )

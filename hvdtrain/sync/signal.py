@@ -1,0 +1,117 @@
+"""The step signal: a small table that travels with the gradients, from which all ranks decide alike.
+
+The table has one row for each rank and one column for each field; a rank fills its own row and leaves zeros elsewhere,
+so that the exchange, which sums, gives everyone every row. It is fp32, like the gradients with which it is fused, so
+whole numbers are exact below 2**24. Behind the table lies one number for each watched parameter: how many ranks have a
+gradient for it. A new field is one line in `FIELDS`.
+
+    layout = SignalLayout(size=4, metrics=("accuracy",), parameters=12)
+    table = layout.decode(exchange.finish(layout.encode(rank, row, used)))
+    table.total("samples"), table.any("stop"), table.column("step")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hvdtrain.errors import StepMismatch
+
+FIELDS = (
+    "step",  # number of the step this rank is at
+    "samples",  # in this rank's share
+    "loss",  # sum over this rank's samples
+    "has_data",  # 1 when this rank has a share of this step, even an empty one of a batch that others share
+    "stop",  # 1 when this rank was asked to stop
+)
+LARGEST_WHOLE = 2**24  # of fp32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalLayout:
+    """Where the numbers of a signal are: ``(size, fields + metrics)`` for the table, then ``(parameters,)``."""
+
+    size: int
+    metrics: tuple[str, ...] = ()
+    parameters: int = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the table's columns."""
+        return (*FIELDS, *self.metrics)
+
+    @property
+    def numel(self) -> int:
+        """How many fp32 numbers a signal has."""
+        return self.size * len(self.columns) + self.parameters
+
+    def encode(self, rank: int, row: Sequence[float], used: Sequence[bool]) -> Tensor:
+        """This rank's signal: its row of the table, and for each parameter whether it has a gradient.
+
+        Args:
+            rank: whose row it is.
+            row: one number for each of `columns`.
+            used: one truth for each parameter.
+
+        Returns:
+            A CPU tensor of shape ``(numel,)``, fp32.
+        """
+        width = len(self.columns)
+        values = [0.0] * (self.size * width)
+        values[rank * width : (rank + 1) * width] = row
+        values.extend(used)
+        return torch.tensor(values, dtype=torch.float32)
+
+    def decode(self, summed: Tensor) -> SignalTable:
+        """Read the exchange's sum, of shape ``(numel,)``."""
+        width = len(self.columns)
+        cut = self.size * width
+        flat = summed.tolist()
+        rows = [flat[start : start + width] for start in range(0, cut, width)]  # rows: (size, columns)
+        return SignalTable(columns=self.columns, rows=rows, users=flat[cut:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalTable:
+    """Every rank's row, as all ranks see it after the exchange.
+
+    Attributes:
+        columns: names of the columns.
+        rows: ``(size, columns)`` numbers.
+        users: for each watched parameter, how many ranks have a gradient for it.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[list[float]]
+    users: list[float]
+
+    def column(self, name: str) -> list[float]:
+        """One field of all ranks, in rank order."""
+        index = self.columns.index(name)
+        return [row[index] for row in self.rows]
+
+    def total(self, name: str) -> float:
+        """The sum of one field over ranks, in rank order and double precision."""
+        return sum(self.column(name))
+
+    def any(self, name: str) -> bool:
+        """Whether any rank set this field."""
+        return any(self.column(name))
+
+    def check_step(self) -> None:
+        """Refuse to go on when ranks are at different steps.
+
+        Raises:
+            StepMismatch: on every rank alike.
+        """
+        steps = [int(step) for step in self.column("step")]
+        if min(steps) != max(steps):
+            raise StepMismatch(
+                "make the same step on every rank",
+                found=", ".join(f"rank {rank} is at step {step}" for rank, step in enumerate(steps)),
+                remedy="call step() the same number of times on every rank, also where a rank has no samples left",
+                agreed=True,
+            )
