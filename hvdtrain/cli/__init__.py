@@ -23,6 +23,7 @@ from hvdtrain.errors import EXIT_USAGE, HvdtrainError, UsageError
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("hvdtrain.cli.run", "train a recipe or FILE.py inside a rank"),
     "launch": ("hvdtrain.cli.launch", "start a command on N ranks, here or on several hosts"),
+    "hosts": ("hvdtrain.cli.hosts", "read a host file in any dialect and write it in another"),
     "install-horovod": ("hvdtrain.cli.install", "build Horovod for the torch and MPI that are there, and install it"),
 }
 

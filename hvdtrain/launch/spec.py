@@ -29,25 +29,20 @@ class Host:
 
     Attributes:
         name: as ssh and MPI are to call it: a name, an IPv4 address, or an IPv6 address without brackets.
-        slots: how many ranks it takes; None where the source does not say, which counts as one.
+        slots: how many ranks it takes; one where the source does not say.
         max_slots: up to how many it takes when there are not enough slots elsewhere (Open MPI's word); None is `slots`.
         user: the account to use there; None is what ssh is configured for.
     """
 
     name: str
-    slots: int | None = None
+    slots: int = 1
     max_slots: int | None = None
     user: str | None = None
 
     @property
-    def capacity(self) -> int:
-        """How many ranks this host takes without being asked for more than its slots."""
-        return 1 if self.slots is None else self.slots
-
-    @property
     def limit(self) -> int:
         """How many ranks it takes at most."""
-        return self.capacity if self.max_slots is None else max(self.max_slots, self.capacity)
+        return self.slots if self.max_slots is None else max(self.max_slots, self.slots)
 
     @property
     def login(self) -> str:
@@ -100,16 +95,16 @@ class LaunchSpec:
         """
         if not self.hosts:
             return ()
-        counts = fill([host.capacity for host in self.hosts], self.size)
+        counts = fill([host.slots for host in self.hosts], self.size)
         missing = self.size - sum(counts)
-        extra = fill([host.limit - host.capacity for host in self.hosts], missing)
+        extra = fill([host.limit - host.slots for host in self.hosts], missing)
         if sum(extra) < missing:
             raise self._too_small()
         pairs = zip(self.hosts, map(sum, zip(counts, extra, strict=True)), strict=True)
         return tuple((host, count) for host, count in pairs if count)
 
     def _too_small(self) -> LaunchError:
-        listed = ",".join(f"{host.name}:{host.capacity}" for host in self.hosts)
+        listed = ",".join(f"{host.name}:{host.slots}" for host in self.hosts)
         slots = sum(host.limit for host in self.hosts)
         return LaunchError(
             f"start {self.size} ranks (-np {self.size})",
