@@ -11,6 +11,7 @@
     │   └── InvalidCheckpoint   one checkpoint is damaged, incomplete, hostile or of another model
     ├── ReplicaMismatch         ranks that must hold the same values do not
     ├── StepMismatch            ranks that must be at the same step are not
+    ├── OrderError              a batch was committed twice, or out of order
     ├── NonFiniteLoss           a loss or gradient is infinite or not a number
     ├── RootFailed              code that ran on rank zero alone raised; every rank learns of it by this
     └── StopRequested           training ended early because it was asked to, with a checkpoint  (exit 75)
@@ -107,6 +108,10 @@ class ReplicaMismatch(HvdtrainError):
 
 class StepMismatch(HvdtrainError):
     """Ranks that must be at the same step are not."""
+
+
+class OrderError(HvdtrainError):
+    """A batch was committed twice, or out of order, or an epoch began before the last one ended."""
 
 
 class NonFiniteLoss(HvdtrainError):

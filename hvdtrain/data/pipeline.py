@@ -1,0 +1,206 @@
+"""From shares to collated samples, in the rank itself or in worker processes, always in the order of the shares.
+
+What comes out says which samples are in it as they were read, independent of what was asked for.
+
+    pipeline = Pipeline(dataset, seed=1, num_workers=2)
+    for share, collated in pipeline.run(sampler.shares()):
+        collated.indices, collated.data               # int64 (samples,); what the collate function gave
+    pipeline.close()                                  # ends the workers; the end of the process does, too
+
+A request for no samples gives the collated form of sample 0 cut down to nothing, so that shapes and dtypes are right.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from hvdtrain.data.augmentation import KeyedDataset, MapDataset, SampleKey, read_sample
+from hvdtrain.data.batch import cut
+from hvdtrain.data.lifeline import WorkerStart, worker_context
+from hvdtrain.data.permutation import Indices
+from hvdtrain.data.sampler import Share
+
+Collate = Callable[[list[Any]], Any]
+_END_TIMEOUT_S = 5.0
+
+
+class Request(NamedTuple):
+    """What a worker is asked for."""
+
+    seed: int
+    epoch: int
+    indices: list[int]
+
+
+class Collated(NamedTuple):
+    """What it gives.
+
+    Attributes:
+        indices: the samples that were collated, int64 of shape (samples,).
+        data: what the collate function made of them.
+    """
+
+    indices: Indices
+    data: Any
+
+
+class Fetch:
+    """A data set seen as one that is indexed by whole requests; this is what travels to the workers."""
+
+    def __init__(self, dataset: MapDataset | KeyedDataset, collate: Collate | None) -> None:
+        self._dataset = dataset
+        self._collate: Collate = default_collate if collate is None else collate
+        self._template: Any = None
+
+    def __getitem__(self, request: Request) -> Collated:
+        """Read and collate the samples of a request."""
+        if not request.indices:
+            return Collated(np.empty(0, dtype=np.int64), self._nothing(request))
+        keys = [SampleKey(request.seed, request.epoch, index) for index in request.indices]
+        read = [(key.index, self._read(key)) for key in keys]
+        data = self._collate([sample for _, sample in read])
+        return Collated(np.array([index for index, _ in read], dtype=np.int64), data)
+
+    def _nothing(self, request: Request) -> Any:
+        if self._template is None:
+            sample = self._read(SampleKey(request.seed, request.epoch, 0))
+            self._template = cut(self._collate([sample]), 1, range(0))
+        return self._template
+
+    def _read(self, key: SampleKey) -> Any:
+        try:
+            return read_sample(self._dataset, key)
+        except Exception as error:
+            error.add_note(f"while reading sample {key.index} in epoch {key.epoch}")
+            raise
+
+
+class _Feed:
+    """The requests of the current run, and the shares whose answers are still to come."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._shares: Iterator[Share] = iter(())
+        self.pending: deque[Share] = deque()
+
+    def load(self, shares: Iterable[Share]) -> None:
+        self._shares = iter(shares)
+        self.pending = deque()
+
+    def __iter__(self) -> Iterator[Request]:
+        for share in self._shares:
+            self.pending.append(share)
+            yield Request(self._seed, share.epoch, share.indices.tolist())
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+class Pipeline:
+    """Reads and collates samples; its workers, once started, serve all its runs.
+
+    Args:
+        dataset: with random access; a `KeyedDataset` is given seed and epoch.
+        seed: of the samples' own randomness.
+        collate: makes one batch of a list of samples; torch's `default_collate` if None.
+        num_workers: processes; 0 reads in this one.
+        prefetch: batches that each worker holds ready.
+        pin_memory: copy batches to pinned memory for the GPU.
+    """
+
+    def __init__(
+        self,
+        dataset: MapDataset | KeyedDataset,
+        *,
+        seed: int,
+        collate: Collate | None = None,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+    ) -> None:
+        self._feed = _Feed(seed)
+        self._current: Generator[tuple[Share, Collated], None, None] | None = None
+        self._workers: list[BaseProcess] = []
+        workers: dict[str, Any] = {}
+        if num_workers:
+            workers = {
+                "prefetch_factor": prefetch,
+                "persistent_workers": True,
+                "multiprocessing_context": worker_context(),
+                "worker_init_fn": WorkerStart(os.getpid()),
+            }
+            _close_at_exit(self)
+        self._source: DataLoader[Any] | None = DataLoader(
+            Fetch(dataset, collate),  # type: ignore[arg-type]  # anything with __getitem__ will do
+            sampler=self._feed,
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+            generator=torch.Generator().manual_seed(0),  # or torch would draw from the model's generator
+            **workers,
+        )
+
+    def run(self, shares: Iterable[Share]) -> Iterator[tuple[Share, Collated]]:
+        """The collated samples of each share, in order; a run that was begun before is given up.
+
+        Raises:
+            RuntimeError: the pipeline is closed.
+        """
+        self._give_up()
+        self._current = self._run(shares)
+        return self._current
+
+    def _run(self, shares: Iterable[Share]) -> Generator[tuple[Share, Collated], None, None]:
+        if self._source is None:
+            raise RuntimeError("the loader is closed")
+        self._feed.load(shares)
+        others = set(multiprocessing.active_children())
+        answers = iter(self._source)
+        self._workers.extend(set(multiprocessing.active_children()) - others)
+        for collated in answers:
+            yield self._feed.pending.popleft(), collated
+
+    def _give_up(self) -> None:
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+
+    def close(self) -> None:
+        """End the workers; whoever does not end by itself within seconds is killed."""
+        self._give_up()
+        self._source = None  # torch asks its workers to end when nothing refers to them any more
+        for worker in self._workers:
+            worker.join(_END_TIMEOUT_S)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+        self._workers.clear()
+
+
+_OPEN: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+
+
+def _close_at_exit(pipeline: Pipeline) -> None:
+    """Have it closed before multiprocessing, at exit, waits for workers that ignore its SIGTERM."""
+    if not _OPEN:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+    _OPEN.add(pipeline)
+
+
+def _close_all() -> None:
+    for pipeline in list(_OPEN):
+        pipeline.close()
