@@ -1,0 +1,231 @@
+"""A checkpoint on disk: a directory of safetensors files, `state.json`, and a manifest that is written last.
+
+Reading verifies everything before any value is used. Whatever is wrong with a directory, by accident or on purpose,
+ends in one `InvalidCheckpoint`, with nothing loaded, executed or changed.
+
+    step-00000040/
+        model.safetensors           the tensors of the entry "model", by their names in its state dict
+        optimizer.safetensors
+        state.json                  {"model": skeleton, "optimizer": skeleton, "rng": skeleton}
+        manifest.json               step, run, size, configuration, versions; every file's length and SHA-256
+
+    manifest = write(directory, Snapshot(step=40, run_id="b6", size=2, entries={"model": flatten(state)}))
+    checkpoint = read(directory)
+    checkpoint.entries["model"]     # the tree that was flattened
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hvdtrain.checkpoint import manifest as manifests
+from hvdtrain.checkpoint import tensorfile
+from hvdtrain.checkpoint.manifest import STATE, Manifest
+from hvdtrain.checkpoint.tensorfile import FileEntry, HashingReader
+from hvdtrain.collectives import Json
+from hvdtrain.errors import CheckpointError, InvalidCheckpoint
+from hvdtrain.statetree import Flat, Tree, leaves, unflatten
+
+STATE_LIMIT_BYTES = 256 << 20
+DIRECTORY_MODE = 0o700
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Everything that goes into one checkpoint, at rest.
+
+    Attributes:
+        step: optimizer updates that led to this state.
+        run_id: the run that it belongs to.
+        size: ranks of the job.
+        entries: top-level name (a word in lower case) -> its tree, taken apart.
+        per_rank: the names of those that are a list with one value per rank.
+        config: the resolved configuration.
+        metrics: name -> value, for retention.
+    """
+
+    step: int
+    run_id: str
+    size: int
+    entries: Mapping[str, Flat]
+    per_rank: list[str] = field(default_factory=list)
+    config: dict[str, Json] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and verified as a whole."""
+
+    manifest: Manifest
+    entries: dict[str, Tree]
+
+
+def fsync_directory(directory: Path) -> None:
+    """Wait until the disk has the names in a directory."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write(directory: Path, snapshot: Snapshot) -> Manifest:
+    """Write a snapshot into a new directory, file by file, each on disk before the next; the manifest is the last.
+
+    Raises:
+        CheckpointError: an entry has a name that cannot be a file's.
+        OSError: the disk is full, the directory exists, or anything else that a file system says.
+    """
+    _check_names(snapshot)
+    directory.mkdir(mode=DIRECTORY_MODE)
+    files: dict[str, FileEntry] = {}
+    for name, flat in snapshot.entries.items():
+        if flat.tensors:
+            files[_file_of(name)] = tensorfile.write(directory / _file_of(name), flat.tensors)
+    skeletons = {name: flat.skeleton for name, flat in snapshot.entries.items()}
+    text = json.dumps(skeletons, allow_nan=False).encode()
+    files[STATE] = tensorfile.write_rows(directory / STATE, [memoryview(text)])
+    manifest = Manifest(
+        step=snapshot.step,
+        run_id=snapshot.run_id,
+        size=snapshot.size,
+        config=snapshot.config,
+        versions=manifests.library_versions(),
+        metrics={name: value if math.isfinite(value) else None for name, value in snapshot.metrics.items()},
+        per_rank=snapshot.per_rank,
+        files=files,
+    )
+    tensorfile.write_rows(directory / manifests.NAME, [memoryview(manifests.encode(manifest))])
+    fsync_directory(directory)
+    return manifest
+
+
+def _check_names(snapshot: Snapshot) -> None:
+    wrong = [name for name in snapshot.entries if not manifests.ENTRY.fullmatch(name)]
+    if wrong:
+        raise CheckpointError(f"save the state at step {snapshot.step}", found=f"entries named {wrong}: not [a-z0-9_]+")
+
+
+def _file_of(entry: str) -> str:
+    return f"{entry}.safetensors"
+
+
+def read(directory: Path) -> Checkpoint:
+    """Read a checkpoint and verify every byte of it.
+
+    Raises:
+        InvalidCheckpoint: it is damaged, incomplete or hostile; the message says what was wrong with which file.
+    """
+    with _judged(directory), _opened(directory) as fd:
+        manifest = _read_manifest(fd)
+        skeletons, tensors = _read_contents(fd, manifest, keep=True)
+        entries = {name: unflatten(skeleton, tensors[name]) for name, skeleton in skeletons.items()}
+        for name in manifest.per_rank:
+            if not isinstance(entries.get(name), list) or len(entries[name]) != manifest.size:
+                raise ValueError(f"{STATE} does not hold {manifest.size} values of {name!r}")
+        return Checkpoint(manifest, entries)
+
+
+def verify(directory: Path) -> Manifest:
+    """Read every byte of a checkpoint, in constant memory, and keep nothing of it but the manifest.
+
+    Raises:
+        InvalidCheckpoint: as `read`.
+    """
+    with _judged(directory), _opened(directory) as fd:
+        manifest = _read_manifest(fd)
+        _read_contents(fd, manifest, keep=False)
+        return manifest
+
+
+def peek(directory: Path) -> Manifest:
+    """The manifest of a checkpoint whose files are there in their full lengths; their contents are not read.
+
+    Raises:
+        InvalidCheckpoint: as `read`, but for damage inside the files.
+    """
+    with _judged(directory), _opened(directory) as fd:
+        manifest = _read_manifest(fd)
+        for name, expected in manifest.files.items():
+            with _named(name), tensorfile.open_regular(name, directory=fd) as file:
+                HashingReader(file, expected)
+        return manifest
+
+
+@contextmanager
+def _judged(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, OverflowError, RuntimeError, MemoryError) as error:  # RuntimeError: torch, recursion
+        reason = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+        raise InvalidCheckpoint(
+            f"read the checkpoint {directory}",
+            found=reason,
+            remedy="remove it or restore it from a copy; --resume auto takes the newest one that is valid",
+        ) from error
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _read_manifest(directory: int) -> Manifest:
+    with tensorfile.open_regular(manifests.NAME, directory=directory) as file:
+        data = file.read(manifests.LIMIT_BYTES + 1)
+    if len(data) > manifests.LIMIT_BYTES:
+        raise ValueError(f"{manifests.NAME} is longer than {manifests.LIMIT_BYTES} bytes")
+    return manifests.decode(data)
+
+
+def _read_contents(
+    directory: int, manifest: Manifest, *, keep: bool
+) -> tuple[dict[str, Json], dict[str, dict[str, Tensor]]]:
+    """The skeletons and tensors of all entries; the tensors only if they are to be kept."""
+    skeletons = _read_state(directory, manifest.files[STATE])
+    wanted = {name: list(leaves(skeleton)) for name, skeleton in skeletons.items()}
+    holders = {_file_of(name) for name, found in wanted.items() if found}
+    if holders | {STATE} != manifest.files.keys():
+        raise ValueError(f"{STATE} and {manifests.NAME} disagree on the files that there are")
+    tensors: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
+    for name, found in wanted.items():
+        if found:
+            file_name = _file_of(name)
+            with _named(file_name), tensorfile.open_regular(file_name, directory=directory) as file:
+                tensors[name] = tensorfile.read(file, found, manifest.files[file_name], keep=keep)
+    return skeletons, tensors
+
+
+def _read_state(directory: int, expected: FileEntry) -> dict[str, Json]:
+    with _named(STATE), tensorfile.open_regular(STATE, directory=directory) as file:
+        if expected.length > STATE_LIMIT_BYTES:
+            raise ValueError(f"longer than {STATE_LIMIT_BYTES} bytes")
+        reader = HashingReader(file, expected)
+        data = reader.read(expected.length)
+        reader.finish()
+        skeletons: Any = json.loads(data)
+        if not isinstance(skeletons, dict) or not all(map(manifests.ENTRY.fullmatch, skeletons)):
+            raise ValueError("not a table of entries")
+        return skeletons

@@ -1,0 +1,205 @@
+"""One safetensors file: named tensors, hashed while they are written, and read only as what they are expected to be.
+
+Reading parses nothing: the header that must be there follows from the expected names, dtypes and shapes, and is
+compared byte by byte. So no header, however absurd, can make the reader allocate more than the file is long.
+
+    entry = write(Path("model.safetensors"), model.state_dict())       # FileEntry(length=1234, sha256="9f86...")
+    with open_regular("model.safetensors", directory=fd) as file:
+        tensors = read(file, leaves(skeleton), entry)                  # ValueError when a single bit is wrong
+
+Any reader of safetensors can read the files. Dtypes unknown to that format are stored as rows of U8.
+Source: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from hvdtrain.statetree import DTYPES, Leaf, raw_bytes
+
+CHUNK_BYTES = 4 << 20  # hashed and written in turn: fits a cache, and other threads get the interpreter in between
+
+_CODES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What a manifest says about one file: its length in bytes and its hexadecimal SHA-256."""
+
+    length: int
+    sha256: str
+
+
+def nbytes(leaf: Leaf) -> int:
+    """The bytes of the elements of a tensor."""
+    return math.prod(leaf[2]) * DTYPES[leaf[1]].itemsize
+
+
+def layout(leaves: Iterable[Leaf]) -> list[Leaf]:
+    """The order of tensors in a file: wide elements first, so that each tensor is aligned."""
+    return sorted(leaves, key=lambda leaf: -DTYPES[leaf[1]].itemsize)
+
+
+def header(leaves: Iterable[Leaf]) -> bytes:
+    """The bytes before the first tensor of the file that holds these tensors, the length field included."""
+    table, offset = {}, 0
+    for leaf in layout(leaves):
+        name, dtype, shape = leaf
+        stop = offset + nbytes(leaf)
+        code, length = _CODES.get(dtype, "U8"), shape if dtype in _CODES else [stop - offset]
+        table[name] = {"dtype": code, "shape": length, "data_offsets": [offset, stop]}
+        offset = stop
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _chunks(row: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(row), CHUNK_BYTES):
+        yield row[start : start + CHUNK_BYTES]
+
+
+def create(path: Path) -> BinaryIO:
+    """Open a file that must not exist yet, for writing, readable and writable by its owner alone."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=1 << 20)
+
+
+def write_rows(path: Path, rows: Iterable[memoryview]) -> FileEntry:
+    """Write rows of bytes to a new file and wait until the disk has them."""
+    hasher, length = hashlib.sha256(), 0
+    with create(path) as file:
+        for row in rows:
+            for chunk in _chunks(row):
+                hasher.update(chunk)
+                file.write(chunk)
+                length += len(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return FileEntry(length, hasher.hexdigest())
+
+
+def write(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
+    """Write tensors to a new safetensors file and wait until the disk has them."""
+    leaves = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()]
+    rows = (raw_bytes(tensors[leaf[0]]).numpy().data for leaf in layout(leaves))
+    return write_rows(path, _first(memoryview(header(leaves)), rows))
+
+
+def _first(row: memoryview, rows: Iterable[memoryview]) -> Iterator[memoryview]:
+    yield row
+    yield from rows
+
+
+def open_regular(name: str, *, directory: int) -> BinaryIO:
+    """Open a file of an open directory for reading, provided that it is a plain one.
+
+    Raises:
+        OSError: it is missing, a symbolic link, or may not be read.
+        ValueError: it is a device, a pipe or a directory.
+    """
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ValueError(f"{name} is not a regular file")
+    return os.fdopen(fd, "rb", buffering=0)
+
+
+class HashingReader:
+    """Reads a file to its end exactly once, hashing what passes; `finish` says whether it was the file expected.
+
+    Raises:
+        ValueError: from the start when the length is wrong, at the end when the hash is.
+    """
+
+    def __init__(self, file: BinaryIO, expected: FileEntry) -> None:
+        found = os.fstat(file.fileno()).st_size
+        if found != expected.length:
+            raise ValueError(f"{found} bytes long, not {expected.length}")
+        self._file, self._expected, self._hasher = file, expected, hashlib.sha256()
+
+    def readinto(self, row: memoryview) -> None:
+        """Fill `row` with the next bytes."""
+        for chunk in _chunks(row):
+            filled = 0
+            while filled < len(chunk):
+                count = self._file.readinto(chunk[filled:])  # type: ignore[attr-defined]
+                if not count:
+                    raise ValueError("ends early")
+                filled += count
+            self._hasher.update(chunk)
+
+    def read(self, count: int) -> bytes:
+        """The next bytes, of which there must be so many."""
+        row = bytearray(count)
+        self.readinto(memoryview(row))
+        return bytes(row)
+
+    def skip(self, count: int) -> None:
+        """Hash the next bytes without keeping them."""
+        row = memoryview(bytearray(min(count, CHUNK_BYTES)))
+        while count:
+            self.readinto(row[: min(count, len(row))])
+            count -= min(count, len(row))
+
+    def finish(self) -> None:
+        """Compare the hash of everything read with the one expected."""
+        if self._hasher.hexdigest() != self._expected.sha256:
+            raise ValueError("its SHA-256 differs from the manifest's")
+
+
+def read(file: BinaryIO, leaves: Iterable[Leaf], expected: FileEntry, *, keep: bool = True) -> dict[str, Tensor]:
+    """The tensors of a file, each checked to be what its leaf says, the whole by its hash.
+
+    Args:
+        file: an open file at its beginning.
+        leaves: (name, dtype, shape) of every tensor that the file must hold, and no other.
+        expected: its length and hash.
+        keep: False to verify alone, in constant memory; the result is then empty.
+
+    Raises:
+        ValueError: it is another file, damaged, or not the whole of it.
+    """
+    ordered = layout(leaves)
+    head, body = header(ordered), sum(map(nbytes, ordered))
+    if len(head) + body != expected.length:
+        raise ValueError(f"{expected.length} bytes cannot hold the tensors of state.json ({len(head) + body} bytes)")
+    reader = HashingReader(file, expected)
+    if reader.read(len(head)) != head:
+        raise ValueError("its header does not list the tensors of state.json")
+    tensors = {}
+    for leaf in ordered:
+        if keep:
+            tensors[leaf[0]] = torch.empty(leaf[2], dtype=DTYPES[leaf[1]])
+            reader.readinto(raw_bytes(tensors[leaf[0]]).numpy().data)
+        else:
+            reader.skip(nbytes(leaf))
+    reader.finish()
+    return tensors
