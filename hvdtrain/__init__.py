@@ -13,9 +13,16 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "HvdtrainError": "hvdtrain.errors",
+    "Callback": "hvdtrain.train.callbacks",
+    "Config": "hvdtrain.config",
+    "Output": "hvdtrain.train.trainer",
+    "Recipe": "hvdtrain.recipes.recipe",
     "Run": "hvdtrain.runtime",
     "Topology": "hvdtrain.topology",
+    "evaluation_loader": "hvdtrain.data.loader",
     "init": "hvdtrain.runtime",
+    "loader": "hvdtrain.data.loader",
+    "prepare": "hvdtrain.sync",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -1,0 +1,98 @@
+"""Requests to stop: signals and a time limit set a flag; the step signal makes it everyone's decision.
+
+A handler only sets a flag, because a checkpoint can be saved only where all ranks are at the same step. A second signal
+within the grace time ends the process at once. Handlers that were there before are called too, and are put back.
+
+    with StopRequests(config.stop, env=os.environ) as stop:
+        trainer = Trainer(..., stop_asked=stop.asked)
+        trainer.fit()
+    stop.reason                                            # "SIGUSR1", "time limit", or None
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType, TracebackType
+from typing import Any
+
+from hvdtrain.config import StopConfig
+from hvdtrain.errors import EXIT_FAILED, ConfigError
+
+
+def signal_number(name: str) -> signal.Signals:
+    """The signal of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        return signal.Signals[name]
+    except KeyError:
+        known = ", ".join(item.name for item in signal.Signals if not item.name.startswith("SIGRT"))
+        raise ConfigError("stop on a signal (stop.signals)", found=name, remedy=f"one of {known}") from None
+
+
+class StopRequests:
+    """Whether this rank was asked to stop, and by what.
+
+    Args:
+        config: which signals, which limit.
+        env: for `SLURM_JOB_END_TIME`, seconds since 1970, when no limit is configured.
+        clock: seconds since 1970.
+        started: the `clock` when the job was started, from which the limit counts.
+        margin_s: how much earlier to stop, asked anew each time: a save takes time.
+        leave: ends the process at once.
+    """
+
+    def __init__(
+        self,
+        config: StopConfig,
+        *,
+        env: Mapping[str, str],
+        clock: Callable[[], float] = time.time,
+        started: float | None = None,
+        margin_s: Callable[[], float] = lambda: 0.0,
+        leave: Callable[[int], Any] = os._exit,
+    ) -> None:
+        self._signals = [signal_number(name) for name in config.signals]
+        self._grace_s, self._clock, self._margin_s, self._leave = config.grace_s, clock, margin_s, leave
+        self._deadline = _deadline(config, env, clock() if started is None else started)
+        self._before: dict[signal.Signals, Any] = {}
+        self._asked_at = 0.0
+        self.reason: str | None = None
+
+    def __enter__(self) -> StopRequests:
+        for number in self._signals:
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        now = self._clock()
+        if self.reason is not None and now - self._asked_at <= self._grace_s:
+            self._leave(EXIT_FAILED)
+        self.reason, self._asked_at = signal.Signals(number).name, now
+        earlier = self._before.get(signal.Signals(number))
+        if callable(earlier) and earlier is not signal.default_int_handler:
+            earlier(number, frame)
+
+    def asked(self) -> bool:
+        """Whether to stop now; cheap enough for each step."""
+        if self.reason is None and self._deadline is not None and self._clock() + self._margin_s() >= self._deadline:
+            self.reason = "time limit"
+        return self.reason is not None
+
+
+def _deadline(config: StopConfig, env: Mapping[str, str], started: float) -> float | None:
+    if config.time_limit_s is not None:
+        return started + config.time_limit_s
+    end = env.get("SLURM_JOB_END_TIME", "")
+    return float(end) if end.isascii() and end.isdigit() else None

@@ -1,0 +1,129 @@
+"""What is done between steps: each callback is told of a moment, on every rank, and never calls back into the loop.
+
+A callback that communicates does so on all ranks, because all are told alike. Its state, if it has any, is in the
+checkpoint under the name of its class.
+
+    class Announce(Callback):
+        def epoch_ended(self, trainer):
+            trainer.run.log.info("epoch %d is over", trainer.epoch)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hvdtrain.checkpoint.manager import CheckpointManager
+from hvdtrain.metrics import Mean, Means, compute, means, merge
+from hvdtrain.metrics.writers import Writer
+from hvdtrain.sync.contract import StepResult
+
+if TYPE_CHECKING:
+    from hvdtrain.train.trainer import Trainer
+
+
+class Callback:
+    """Does nothing at every moment; override what you need."""
+
+    def fit_started(self, trainer: Trainer) -> None:
+        """Before the first step of this process, after a resume."""
+
+    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+        """After a committed step."""
+
+    def epoch_ended(self, trainer: Trainer) -> None:
+        """After the last step of an epoch and its evaluation; `trainer.epoch` epochs are complete."""
+
+    def evaluated(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        """After an evaluation; `metrics` are the same on every rank."""
+
+    def fit_ended(self, trainer: Trainer) -> None:
+        """After the last step and evaluation, or when a stop was agreed."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state to save."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+
+
+class Recorder(Callback):
+    """Gives records to writers: the mean over the last steps, and every evaluation.
+
+    Args:
+        writers: on root; empty on the others.
+        every_steps: steps in a record.
+        clock: seconds, for rates.
+    """
+
+    def __init__(
+        self, writers: Sequence[Writer], *, every_steps: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._writers, self._every_steps, self._clock = writers, every_steps, clock
+        self._window: Means = {}
+        self._since = clock()
+
+    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+        """Add the step to the window, and write the window when it is full."""
+        self._window = merge(self._window, means({"loss": result.loss, **result.metrics}, result.samples))
+        if trainer.step % self._every_steps == 0:
+            self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        now, samples = self._clock(), self._window["loss"].count
+        rates = {"lr": trainer.learning_rate, "samples_per_s": samples / max(now - self._since, 1e-9)}
+        self._emit(trainer, "train", compute(self._window) | rates)
+        self._window, self._since = {}, now
+
+    def evaluated(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        """Write the evaluation; its time does not count for the training's rate."""
+        self._emit(trainer, "eval", metrics)
+        self._since = self._clock()
+
+    def _emit(self, trainer: Trainer, split: str, values: dict[str, float]) -> None:
+        position = {"step": trainer.step, "epoch": trainer.epoch, "split": split, "time_s": trainer.elapsed_s}
+        for write in self._writers:
+            write(position | values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The open window, so that records do not depend on where a run was interrupted."""
+        return {"window": {name: [mean.total, mean.count] for name, mean in self._window.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with an open window."""
+        self._window = {name: Mean(*pair) for name, pair in state["window"].items()}
+
+
+class Checkpointer(Callback):
+    """Saves the trainer at the configured steps or epochs, and always at the end."""
+
+    def __init__(self, manager: CheckpointManager) -> None:
+        self._manager = manager
+        self._saved_step: int | None = None
+        self._metrics: dict[str, float] | None = None
+
+    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+        """Save when the step's number is a multiple of `checkpoint.every_steps`."""
+        if self._manager.due(trainer.step):
+            self._save(trainer)
+
+    def evaluated(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        """Remember by what the next checkpoint is judged."""
+        self._metrics = metrics
+
+    def epoch_ended(self, trainer: Trainer) -> None:
+        """Save when the epoch's number is a multiple of `checkpoint.every_epochs`."""
+        if self._manager.due(trainer.step, epochs_done=trainer.epoch):
+            self._save(trainer)
+
+    def fit_ended(self, trainer: Trainer) -> None:
+        """Save the end, and wait until it is on disk."""
+        self._save(trainer)
+        self._manager.close()
+
+    def _save(self, trainer: Trainer) -> None:
+        if self._saved_step != trainer.step:
+            self._manager.save(trainer.step, trainer.state_dict(), metrics=self._metrics)
+            self._saved_step = trainer.step
