@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "launch": ("hvdtrain.cli.launch", "start a command on N ranks, here or on several hosts"),
     "hosts": ("hvdtrain.cli.hosts", "read a host file in any dialect and write it in another"),
     "install-horovod": ("hvdtrain.cli.install", "build Horovod for the torch and MPI that are there, and install it"),
+    "export": ("hvdtrain.cli.export", "write the model of a run's newest valid checkpoint to one file"),
 }
 
 
