@@ -22,7 +22,7 @@ from hvdtrain.install import cache, faults, plan, record
 from hvdtrain.install.cache import Entry
 from hvdtrain.install.execution import execute, is_ignored
 from hvdtrain.install.facts import Facts, find
-from hvdtrain.install.target import Target, assume, assume_gpu, target_of
+from hvdtrain.install.target import NEWEST_TRIED_TORCH, Target, assume, assume_gpu, release, target_of
 
 LOG = logging.getLogger("hvdtrain.install")
 
@@ -85,6 +85,8 @@ def _install(arguments: argparse.Namespace, facts: Facts, env: Mapping[str, str]
 
 
 def _refuse_build(arguments: argparse.Namespace, facts: Facts, target: Target) -> None:
+    if release(target.torch)[:2] > NEWEST_TRIED_TORCH:
+        LOG.warning("torch %s is newer than any that Horovod %s was built for; trying", target.torch, target.horovod)
     obstacles = faults.build_faults(facts, gpu=arguments.gpu)
     folder = arguments.wheel_dir
     if obstacles and folder and (unfit := faults.no_fitting_wheel(folder, target, cache.targets_in(folder))):

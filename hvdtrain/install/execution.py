@@ -54,7 +54,7 @@ def execute(steps: Sequence[Step], env: Mapping[str, str]) -> None:
             step.path.write_text(step.text)
             step.path.chmod(0o755)
         elif isinstance(step, Link):
-            if not step.path.exists():
+            if not (step.path.exists() or step.path.is_symlink()):
                 step.path.symlink_to(step.to)
         else:
             assert not isinstance(step, Keep), "cache.publish does this; the step exists to be printed"

@@ -103,6 +103,7 @@ def build_environment(facts: Facts, target: Target, wrapper: Path, mpi: Mpi) -> 
     front = [mpi.bin, str(Path(facts.python.prefix, "bin"))]
     env = {
         "CXX": str(wrapper),
+        "HOROVOD_CMAKE": str(Path(facts.python.prefix, "bin", "cmake")),  # a site's may be too old, and first on PATH
         "HOROVOD_WITH_MPI": "1",
         "HOROVOD_WITH_PYTORCH": "1",
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
@@ -193,7 +194,7 @@ def _shell_of(step: Step) -> str:
         return f"mkdir -p {folder}\ncat >{path} <<'END'\n{step.text}END\nchmod +x {path}"
     if isinstance(step, Link):
         path = shlex.quote(str(step.path))
-        return f"test -e {path} || ln -s {step.to} {path}"
+        return f"[ -e {path} ] || [ -L {path} ] || ln -s {step.to} {path}"
     folder = shlex.quote(str(step.folder))
     return f"mkdir -p {folder}\nmv {shlex.quote(str(step.wheels))}/*.whl {folder}"
 

@@ -17,6 +17,7 @@ from hvdtrain.install.facts import Facts, wheel_mpi
 
 HOROVOD = "0.28.1"  # its last release
 TESTED_TORCH = "2.13.0"
+NEWEST_TRIED_TORCH = (2, 14)  # Horovod has been built for it, and its proof has passed
 CUDA_ARCHITECTURES = "80,90"  # Horovod's default list names some that CUDA 13 no longer has
 
 
