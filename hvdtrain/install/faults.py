@@ -19,18 +19,17 @@ BUILD = "build Horovod"
 
 def environment_faults(facts: Facts) -> list[InstallError]:
     """Why nothing can be installed here, whether from a wheel or by building one."""
-    found = []
     if environment := _environment_fault(facts.python):
-        found.append(environment)
+        return [environment]  # its remedy brings a torch
     if facts.torch is None:
-        found.append(
+        return [
             InstallError(
                 INSTALL,
                 found=f"no torch in {facts.python.prefix}, and Horovod is built for one version of it",
                 remedy=f"{facts.python.executable} -m pip install torch=={TESTED_TORCH}",
             )
-        )
-    return found
+        ]
+    return []
 
 
 def _environment_fault(python: Python) -> InstallError | None:
