@@ -40,8 +40,8 @@ def _environment_fault(python: Python) -> InstallError | None:
         INSTALL,
         found=f"the Python of {python.prefix} {what}, and other programs may depend on it",
         remedy=(
-            f"{python.executable} -m venv .venv && .venv/bin/pip install 'hvdtrain[train]' torch=={TESTED_TORCH}"
-            " && .venv/bin/hvdtrain install-horovod"
+            f"scripts/setup, or in a checkout: {python.executable} -m venv .venv"
+            f" && .venv/bin/pip install '.[train]' torch=={TESTED_TORCH} && .venv/bin/hvdtrain install-horovod"
         ),
     )
 
