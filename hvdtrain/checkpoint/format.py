@@ -126,14 +126,7 @@ def read(directory: Path) -> Checkpoint:
     Raises:
         InvalidCheckpoint: it is damaged, incomplete or hostile; the message says what was wrong with which file.
     """
-    with _judged(directory), _opened(directory) as fd:
-        manifest = _read_manifest(fd)
-        skeletons, tensors = _read_contents(fd, manifest, keep=True)
-        entries = {name: unflatten(skeleton, tensors[name]) for name, skeleton in skeletons.items()}
-        for name in manifest.per_rank:
-            if not isinstance(entries.get(name), list) or len(entries[name]) != manifest.size:
-                raise ValueError(f"{STATE} does not hold {manifest.size} values of {name!r}")
-        return Checkpoint(manifest, entries)
+    return _load(directory, "cpu")
 
 
 def verify(directory: Path) -> Manifest:
@@ -142,10 +135,18 @@ def verify(directory: Path) -> Manifest:
     Raises:
         InvalidCheckpoint: as `read`.
     """
+    return _load(directory, "meta").manifest
+
+
+def _load(directory: Path, device: str) -> Checkpoint:
     with _judged(directory), _opened(directory) as fd:
         manifest = _read_manifest(fd)
-        _read_contents(fd, manifest, keep=False)
-        return manifest
+        skeletons, tensors = _read_contents(fd, manifest, device)
+        entries = {name: unflatten(skeleton, tensors[name]) for name, skeleton in skeletons.items()}
+        for name in manifest.per_rank:
+            if not isinstance(entries.get(name), list) or len(entries[name]) != manifest.size:
+                raise ValueError(f"{STATE} does not hold {manifest.size} values of {name!r}")
+        return Checkpoint(manifest, entries)
 
 
 def peek(directory: Path) -> Manifest:
@@ -201,9 +202,9 @@ def _read_manifest(directory: int) -> Manifest:
 
 
 def _read_contents(
-    directory: int, manifest: Manifest, *, keep: bool
+    directory: int, manifest: Manifest, device: str
 ) -> tuple[dict[str, Json], dict[str, dict[str, Tensor]]]:
-    """The skeletons and tensors of all entries; the tensors only if they are to be kept."""
+    """The skeletons and tensors of all entries."""
     skeletons = _read_state(directory, manifest.files[STATE])
     wanted = {name: list(leaves(skeleton)) for name, skeleton in skeletons.items()}
     holders = {_file_of(name) for name, found in wanted.items() if found}
@@ -214,7 +215,7 @@ def _read_contents(
         if found:
             file_name = _file_of(name)
             with _named(file_name), tensorfile.open_regular(file_name, directory=directory) as file:
-                tensors[name] = tensorfile.read(file, found, manifest.files[file_name], keep=keep)
+                tensors[name] = tensorfile.read(file, found, manifest.files[file_name], device=device)
     return skeletons, tensors
 
 

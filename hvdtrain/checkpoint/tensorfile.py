@@ -175,14 +175,14 @@ class HashingReader:
             raise ValueError("its SHA-256 differs from the manifest's")
 
 
-def read(file: BinaryIO, leaves: Iterable[Leaf], expected: FileEntry, *, keep: bool = True) -> dict[str, Tensor]:
+def read(file: BinaryIO, leaves: Iterable[Leaf], expected: FileEntry, *, device: str = "cpu") -> dict[str, Tensor]:
     """The tensors of a file, each checked to be what its leaf says, the whole by its hash.
 
     Args:
         file: an open file at its beginning.
         leaves: (name, dtype, shape) of every tensor that the file must hold, and no other.
         expected: its length and hash.
-        keep: False to verify alone, in constant memory; the result is then empty.
+        device: `cpu`, or `meta` to verify alone, in constant memory; the tensors then have no values.
 
     Raises:
         ValueError: it is another file, damaged, or not the whole of it.
@@ -196,10 +196,10 @@ def read(file: BinaryIO, leaves: Iterable[Leaf], expected: FileEntry, *, keep: b
         raise ValueError("its header does not list the tensors of state.json")
     tensors = {}
     for leaf in ordered:
-        if keep:
-            tensors[leaf[0]] = torch.empty(leaf[2], dtype=DTYPES[leaf[1]])
-            reader.readinto(raw_bytes(tensors[leaf[0]]).numpy().data)
-        else:
+        tensors[leaf[0]] = torch.empty(leaf[2], dtype=DTYPES[leaf[1]], device=device)
+        if device == "meta":
             reader.skip(nbytes(leaf))
+        else:
+            reader.readinto(raw_bytes(tensors[leaf[0]]).numpy().data)
     reader.finish()
     return tensors
