@@ -1,0 +1,38 @@
+"""The copy stands still while the state moves on, in memory that is used again."""
+
+import torch
+
+from hvdtrain.checkpoint.snapshot import HostCopier
+from hvdtrain.statetree import flatten, tree_digest, unflatten
+
+
+def state(value):
+    weight = torch.full((3, 2), value)
+    return {"model": flatten({"w": weight, "turned": weight.t(), "n": torch.tensor(1, dtype=torch.int8), "k": value})}
+
+
+def test_the_copy_does_not_move_with_the_state():
+    live = {"w": torch.zeros(3), "half": torch.zeros(2).bfloat16()}
+    before = tree_digest(live)
+    still = HostCopier().copy({"model": flatten(live)})["model"]
+    live["w"] += 1
+    assert tree_digest(unflatten(still.skeleton, still.tensors)) == before != tree_digest(live)
+
+
+def test_the_memory_is_used_again():
+    copier = HostCopier()
+    first = {name: tensor.data_ptr() for name, tensor in copier.copy(state(1.0))["model"].tensors.items()}
+    second = copier.copy(state(2.0))["model"]
+    assert {name: tensor.data_ptr() for name, tensor in second.tensors.items()} == first
+    assert tree_digest(unflatten(second.skeleton, second.tensors)) == tree_digest(
+        unflatten(state(2.0)["model"].skeleton, state(2.0)["model"].tensors)
+    )
+
+
+def test_what_changed_its_shape_or_dtype_gets_new_memory_and_what_is_gone_lets_go():
+    copier = HostCopier()
+    copier.copy({"a": flatten({"w": torch.zeros(2), "v": torch.zeros(2)}), "b": flatten([torch.zeros(1)])})
+    copied = copier.copy({"a": flatten({"w": torch.ones(3), "v": torch.ones(2, dtype=torch.int32)})})["a"].tensors
+    assert copied["w"].tolist() == [1, 1, 1]
+    assert copied["v"].dtype == torch.int32
+    assert len(copier._buffers) == 2
