@@ -63,7 +63,8 @@ def read(prefix: Path, *, installed: str | None = None) -> Record | None:
         record = Record(**values)
     except (OSError, ValueError, KeyError, TypeError):
         return None  # whatever it is, it is no record: the caller installs anew, which is always right
-    return record if record.files_sha256 == (installed or files_sha256()) else None
+    installed = installed or files_sha256()
+    return record if installed is not None and record.files_sha256 == installed else None
 
 
 def check(prefix: Path, *, torch: str, installed: str | None = None) -> None:

@@ -19,9 +19,10 @@ def recorded(tmp_path, target):
 
 
 def test_a_record_reads_as_it_was_written(recorded, target):
-    found = record.read(recorded, installed=record.files_sha256())
     if record.files_sha256() is None:
-        pytest.skip("no Horovod in this environment")
+        assert record.read(recorded) is None  # no Horovod in this environment
+        return
+    found = record.read(recorded)
     assert (found.target, found.wheel_sha256) == (target, "abc")
     assert [path.name for path in recorded.iterdir()] == [record.NAME]
 
