@@ -7,7 +7,7 @@ is called by all ranks for each step, also by a rank that has no samples left.
     for data, samples in batch.split(microbatches):
         loss, metrics = loss_function(model, data)           # means over the local samples
         sync.backward(loss, samples, global_samples=batch.global_samples, metrics=metrics)
-    result = sync.update(stop=stop_was_requested)            # one decision, the same on all ranks
+    result = sync.update(stop=stop_was_requested)              # one decision, the same on all ranks
     if result.committed:
         batch.commit()
 """
@@ -72,6 +72,10 @@ class StepResult:
 class GradientSync(Stateful, Protocol):
     """Everything the trainer needs to know of the network."""
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that travel with each step, the same on all ranks."""
+
     def prepare(self) -> None:
         """Collective: give every rank root's parameters, buffers and optimizer state, and prove it by a digest."""
 
@@ -86,7 +90,7 @@ class GradientSync(Stateful, Protocol):
     ) -> None:
         """Add the gradient of one microbatch; `last` starts the exchange while backward goes on."""
 
-    def update(self, *, stop: bool = False) -> StepResult:
+    def update(self, *, global_samples: int | None = None, stop: bool = False) -> StepResult:
         """Collective: finish the exchange, agree on what to do, clip, and update the parameters."""
 
 

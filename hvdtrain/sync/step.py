@@ -60,8 +60,8 @@ class SynchronousStep:
         self.model, self.optimizer = model, optimizer
         self._collectives, self._exchange = collectives, exchange
         self._clipping = clipping or Clipping()
-        self._metrics = tuple(metrics)
-        self._layout = SignalLayout(size=collectives.topology.size, metrics=self._metrics)
+        self.metrics = tuple(metrics)
+        self._layout = SignalLayout(size=collectives.topology.size, metrics=self.metrics)
         self._watched: list[Parameter] = []
         self._steps = 0
         self._expected = 1.0  # samples over all ranks; by it the losses of this step are divided, on all ranks alike
@@ -69,7 +69,7 @@ class SynchronousStep:
 
     def _begin(self) -> None:
         self._samples, self._loss, self._microbatches = 0, 0.0, 0
-        self._sums = dict.fromkeys(self._metrics, 0.0)
+        self._sums = dict.fromkeys(self.metrics, 0.0)
 
     def prepare(self) -> None:
         """Collective: see `GradientSync.prepare`."""
@@ -85,7 +85,7 @@ class SynchronousStep:
         parameters = self._trainable()
         self._watched = list(parameters.values())
         self._layout = SignalLayout(
-            size=self._collectives.topology.size, metrics=self._metrics, parameters=len(self._watched)
+            size=self._collectives.topology.size, metrics=self.metrics, parameters=len(self._watched)
         )
         self._exchange.watch(parameters, self._layout.numel)
         for parameter in self._watched:
@@ -142,19 +142,24 @@ class SynchronousStep:
     ) -> StepResult:
         """Collective: backward, exchange, update and commit for one batch: the whole step of a loop of your own."""
         self.backward(loss, batch.samples, global_samples=batch.global_samples, metrics=metrics)
-        result = self.update(stop=stop, has_data=True)
+        result = self.update(global_samples=batch.global_samples, stop=stop)
         if result.committed:
             batch.commit()
         return result
 
-    def update(self, *, stop: bool = False, has_data: bool = True) -> StepResult:
+    def update(self, *, global_samples: int | None = None, stop: bool = False, has_data: bool = True) -> StepResult:
         """Collective: see `GradientSync.update`.
+
+        Args:
+            global_samples: as in `backward`, for a rank that had no microbatch.
+            stop: this rank asks to stop after this step.
+            has_data: this rank's loader is not exhausted.
 
         Raises:
             StepMismatch: ranks are at different steps; on every rank.
         """
         if not self._microbatches:
-            self._open(None)
+            self._open(global_samples)
         table = self._exchange_with_signal(stop=stop, has_data=has_data)
         table.check_step()
         samples = int(table.total("samples"))
@@ -191,7 +196,7 @@ class SynchronousStep:
             stop=table.any("stop"),
             samples=samples,
             loss=table.total("loss") / count,
-            metrics={name: table.total(name) / count for name in self._metrics},
+            metrics={name: table.total(name) / count for name in self.metrics},
             gradient_norm=norm,
         )
 
