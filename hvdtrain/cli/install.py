@@ -66,7 +66,8 @@ def _install(arguments: argparse.Namespace, facts: Facts, env: Mapping[str, str]
     kept = cache.lookup(arguments.wheel_dir, target) if arguments.wheel_dir else None
     prefix, started = Path(facts.python.prefix), time.monotonic()
     present = record.read(prefix)
-    if present and present.target == target and (kept or not arguments.wheel_dir):
+    is_present = present is not None and present.target == target
+    if is_present and (kept or not arguments.wheel_dir):
         return _report("Horovod is installed already, for what is here", target, started)
     if present and (changes := present.target.differences(target)):
         LOG.info("the Horovod that is here was built for something else: %s", "; ".join(changes))
@@ -75,6 +76,8 @@ def _install(arguments: argparse.Namespace, facts: Facts, env: Mapping[str, str]
     options = {"constraint": arguments.constraint, "offline": kept.folder if kept else None}
     execute(plan.mpi_steps(facts, **options), env)
     entry = kept or _cached(arguments, complete, target, env)
+    if is_present:
+        return _report(f"Horovod was installed already; its wheel is kept in {arguments.wheel_dir}", target, started)
     mpi = complete.mpi
     assert mpi is not None
     steps = plan.install_steps(facts.python, wheel=entry.wheel, **options)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from hvdtrain.errors import EXIT_FAILED, InstallError
 from hvdtrain.install.plan import Command, Keep, Link, Script, Step
 
 LOG = logging.getLogger("hvdtrain.install")
+AGAIN = "hvdtrain install-horovod --dry-run     (prints each command, to try them one at a time)"
 GRACE_S = 10.0  # between asking a command that took too long to end, and ending it
 
 
@@ -67,18 +67,12 @@ def _run(command: Command, env: Mapping[str, str]) -> None:
             status = process.wait(command.limit_s)
         except subprocess.TimeoutExpired:
             _end(process)
-            raise StepFailed(
-                command.why, found=f"it took longer than {command.limit_s} s", remedy=_line(command)
-            ) from None
+            raise StepFailed(command.why, found=f"it took longer than {command.limit_s} s", remedy=AGAIN) from None
         except BaseException:  # Ctrl-C: the command is in a session of its own and has not heard of it
             _end(process)
             raise
     if status != 0:
-        raise StepFailed(command.why, found=f"exit status {status}; its own words are above", remedy=_line(command))
-
-
-def _line(command: Command) -> str:
-    return f"to see it again: {shlex.join(command.argv)}"
+        raise StepFailed(command.why, found=f"exit status {status}; its own words are above", remedy=AGAIN)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -59,11 +59,11 @@ def test_a_dry_run_as_json_is_json(bare):
     assert report["missing"]
 
 
-def test_without_torch_it_refuses_before_it_changes_anything(bare, tmp_path):
+def test_where_it_cannot_install_it_refuses_before_it_changes_anything(bare, tmp_path):
     done = bare("install-horovod")
     assert done.returncode == 2
-    assert "no torch in" in done.stderr
-    assert "pip install torch==2.13.0" in done.stderr
+    assert done.stderr.count("found:") == 1
+    assert "torch==2.13.0" in done.stderr  # whether it lacks an environment (as -S makes it look) or only torch
     assert os.listdir(tmp_path) == []
 
 
