@@ -195,10 +195,10 @@ def _named(name: str) -> Iterator[None]:
 
 def _read_manifest(directory: int) -> Manifest:
     with tensorfile.open_regular(manifests.NAME, directory=directory) as file:
-        data = file.read(manifests.LIMIT_BYTES + 1)
-    if len(data) > manifests.LIMIT_BYTES:
-        raise ValueError(f"{manifests.NAME} is longer than {manifests.LIMIT_BYTES} bytes")
-    return manifests.decode(data)
+        length = os.fstat(file.fileno()).st_size
+        if length > manifests.LIMIT_BYTES:
+            raise ValueError(f"{manifests.NAME} is {length} bytes long, more than {manifests.LIMIT_BYTES}")
+        return manifests.decode(file.read(length))
 
 
 def _read_contents(

@@ -13,7 +13,7 @@ import io
 import os
 import secrets
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import torch
 from safetensors.torch import load_file
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from hvdtrain.checkpoint.store import Store
 from hvdtrain.checkpoint.tensorfile import create
+from hvdtrain.collectives import Collectives
 from hvdtrain.errors import CheckpointError, InvalidCheckpoint, RunDirectoryError, UsageError
 from hvdtrain.statetree import digest
 
@@ -29,6 +30,14 @@ SAFETENSORS = {".safetensors"}
 TORCH = {".pt", ".pth"}
 CHECKPOINTS = "checkpoints"  # in a run directory
 MODEL = "model"  # the entry of a checkpoint
+
+
+class Job(Protocol):
+    """What saving must know of a run: `hvdtrain.runtime.Run` is one."""
+
+    @property
+    def collectives(self) -> Collectives:
+        """The operations by which ranks agree."""
 
 
 class InitialReport(TypedDict):
@@ -150,6 +159,19 @@ def export(run_dir: Path, file: Path) -> Exported:
         "tensors": len(tensors),
         "weights_sha256": digest(tensors),
     }
+
+
+def save(run: Job, file: Path | str, model: nn.Module) -> None:
+    """Collective: root writes the model's weights to one file, `.safetensors` or `.pt`, replacing it if it exists.
+
+    Raises:
+        UsageError: the suffix is neither.
+        CheckpointError: it cannot be written. On every rank.
+    """
+    path = Path(file)
+    _check_suffix(path, "save")
+    tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    run.collectives.on_root(lambda: _write(path, _encoded(path, tensors)))
 
 
 def _encoded(file: Path, tensors: dict[str, Tensor]) -> bytes:
