@@ -23,6 +23,7 @@ _PUBLIC = {
     "init": "hvdtrain.runtime",
     "loader": "hvdtrain.data.loader",
     "prepare": "hvdtrain.sync",
+    "save": "hvdtrain.checkpoint.weights",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -244,10 +244,15 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+def faults_of(settings: Mapping[str, Any]) -> list[str]:
+    """One sentence for each of some settings, by dotted name, that no run can have."""
+    judged = [(name, value, *RULES[name]) for name, value in settings.items() if name in RULES]
+    return [f"{name} {says}: {value}" for name, value, holds, says in judged if not holds(value)]
+
+
 def faults(config: Config) -> list[str]:
     """One sentence for each setting, or pair of settings, that no run can have; empty when all is well."""
-    flat = flatten(config)
-    found = [f"{key} {says}: {flat[key]}" for key, (holds, says) in RULES.items() if not holds(flat[key])]
+    found = faults_of(flatten(config))
     optimizer = config.optimizer
     if optimizer.nesterov and not optimizer.momentum:
         found.append("optimizer.nesterov needs optimizer.momentum greater than 0: 0.0")

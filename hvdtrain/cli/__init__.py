@@ -11,13 +11,16 @@ has `main(argv) -> int` instead.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
 from hvdtrain import __version__
-from hvdtrain.errors import EXIT_USAGE, HvdtrainError, UsageError
+from hvdtrain.errors import EXIT_USAGE, HvdtrainError, LaunchError, UsageError
+from hvdtrain.topology import ROOT, Promise, detect
 
 # verb -> (module, one line of help); the lines stand here so that `--help` imports no verb at all
 VERBS: dict[str, tuple[str, str]] = {
@@ -43,8 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(words)
     except HvdtrainError as error:
-        print(f"hvdtrain: {error}", file=sys.stderr)
+        if not _root_says_it(error, detect(os.environ)):
+            print(f"hvdtrain: {error}", file=sys.stderr)
         return error.exit_status
+
+
+def _root_says_it(error: HvdtrainError, promise: Promise | None) -> bool:
+    """Whether root prints the same message; it is given a second for that, because launchers end all ranks with one."""
+    alike = error.agreed or (isinstance(error, UsageError) and not isinstance(error, LaunchError))
+    if alike and promise is not None and promise.rank != ROOT:
+        time.sleep(1.0)
+        return True
+    return False
 
 
 def _dispatch(words: list[str]) -> int:

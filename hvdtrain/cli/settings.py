@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
 
-from hvdtrain.config import SECTIONS, Config, faults, flatten
+from hvdtrain.config import SECTIONS, Config, faults, faults_of, flatten
 from hvdtrain.errors import ConfigError
 
 Setting: TypeAlias = tuple[str, str | None]  # name and text, as typed
@@ -69,8 +69,8 @@ def read_settings(settings: Iterable[Setting], file: Path | None) -> dict[str, A
         elif text is None:
             found.append(f"{option} has no value")
         else:
-            values[name] = _convert([f"--{name}={text}"], name, text, found)
-    _refuse(found)
+            _convert([f"--{name}={text}"], name, text, values, found)
+    _refuse(found + faults_of(values))
     return values
 
 
@@ -80,12 +80,13 @@ def _read_file(path: Path, found: list[str]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         found.append(f"--config {path} cannot be read: {' '.join(str(error).split())}")
         return {}
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in _leaves(tree):
         if name not in NAMES:
             found.append(f"{path}: {name} is not a setting{nearest(name, NAMES)}")
         else:
-            values[name] = _convert({name.split(".")[0]: {name.split(".")[1]: value}}, name, value, found, f"{path}: ")
+            section, field = name.split(".")
+            _convert({section: {field: value}}, name, value, values, found, where=f"{path}: ")
     return values
 
 
@@ -101,15 +102,23 @@ def _leaves(tree: Any) -> Iterable[tuple[str, Any]]:
     return pairs
 
 
-def _convert(given: list[str] | dict[str, Any], name: str, text: Any, found: list[str], where: str = "") -> Any:
+def _convert(
+    given: list[str] | dict[str, Any],
+    name: str,
+    text: Any,
+    values: dict[str, Any],
+    found: list[str],
+    where: str = "",
+) -> None:
+    """Put the value of one setting among `values`, or the fault in it among `found`."""
     parser = settings_parser()
     try:
         parsed = parser.parse_args(given) if isinstance(given, list) else parser.parse_object(given)
     except Exception as error:  # jsonargparse raises ArgumentError, TypeError and ValueError alike
         expected = str(error).partition("Expected a ")[2].partition(". Got value")[0] or str(error)
-        found.append(f"{where}{name} is {text!r}, which is not a {_plain(expected)}")
-        return None
-    return parsed[name]
+        found.append(f"{where}{name} is {text!r}, which is not of type {_plain(expected)}")
+    else:
+        values[name] = parsed[name]
 
 
 def _plain(expected: str) -> str:
@@ -136,14 +145,10 @@ def check(config: Config) -> None:
 def _refuse(found: Sequence[str]) -> None:
     if found:
         raise ConfigError(
-            "these settings",
-            found="".join(f"\n    - {fault}" for fault in found).lstrip("\n ") if len(found) == 1 else _listed(found),
+            "train with these settings",
+            found=found[0] if len(found) == 1 else f"{len(found)} faults" + "".join(f"\n    - {one}" for one in found),
             remedy="hvdtrain run --help   (all settings), or --print_config (those of this run)",
         )
-
-
-def _listed(found: Sequence[str]) -> str:
-    return f"{len(found)} faults" + "".join(f"\n    - {fault}" for fault in found)
 
 
 def to_yaml(settings: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from torch import nn
 from hvdtrain.checkpoint.delivery import Restored
 from hvdtrain.checkpoint.manager import CheckpointManager
 from hvdtrain.checkpoint.store import Best
+from hvdtrain.checkpoint.weights import load_initial
 from hvdtrain.config import IDENTITY, Config, OptimizerConfig, differences, flatten, ignored, overlay, unflatten
 from hvdtrain.data.loader import EvaluationLoader, evaluation_loader, loader
 from hvdtrain.errors import ConfigError, RunDirectoryError
@@ -77,7 +78,10 @@ def train(run: Run, source: RecipeSource, request: Request) -> dict[str, Any]:
     directory = open_run_directory(run, request.run_dir)
     config = resolve(run, source, request, directory)
     with StopRequests(config.stop, env=os.environ) as stop:
-        trainer, manager = assemble(run, source.build(config), config, directory, stop)
+        recipe = source.build(config)
+        if request.init_from is not None:
+            start_from(run, recipe.model, request.init_from)
+        trainer, manager = assemble(run, recipe, config, directory, stop)
         restored = restore(manager, request)
         if restored is not None:
             trainer.load_state_dict(restored.state)
@@ -89,6 +93,18 @@ def train(run: Run, source: RecipeSource, request: Request) -> dict[str, Any]:
     summary = summarize(trainer, steps_before, took_s, stop.reason, restored)
     run.collectives.on_root(lambda: directory.write_json("summary.json", summary))
     return summary
+
+
+def start_from(run: Run, model: nn.Module, file: Path) -> None:
+    """Collective: put a file's weights into root's model, from where preparation broadcasts them."""
+    report = run.collectives.on_root(lambda: load_initial(file, model))
+    run.log.info(
+        "%d tensors from %s; missing there: %s; not in the model: %s",
+        report["loaded"],
+        file,
+        ", ".join(report["missing"]) or "none",
+        ", ".join(report["unexpected"]) or "none",
+    )
 
 
 def resolve(run: Run, source: RecipeSource, request: Request, directory: RunDirectory) -> Config:
