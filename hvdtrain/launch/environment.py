@@ -40,6 +40,8 @@ ALLOWED = (
     "FI_*",
     "GLOO_*",
 )
+# What a login session gives every program; ranks get it from ssh or not at all, but srun replaces the environment.
+SESSION = ("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "SSH_AUTH_SOCK")
 # What one launcher or one process says about itself would be a lie in another.
 OWN = (
     "HOROVOD_RANK",

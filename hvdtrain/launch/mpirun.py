@@ -1,7 +1,7 @@
 """The command for Open MPI 4 and 5: pure, from a specification to an argument list with reasons.
 
-The two differ in how they are told to oversubscribe, to stay on one network and how to call ssh; nothing else. No
-option ever forces TCP where UCX or InfiniBand would be taken: the network only limits TCP, when that is used.
+The two differ in how they are told to stay on one network and how to call ssh; nothing else. No option ever forces TCP
+where UCX or InfiniBand would be taken: the network only limits TCP, when that is used.
 
     invocation = build(spec, Tool(flavour="openmpi", version=(5, 0, 11), path="mpirun"), os.environ)
     invocation.argv
@@ -32,14 +32,13 @@ def build(spec: LaunchSpec, tool: Tool, env: Mapping[str, str]) -> Invocation:
     """The invocation of Open MPI's mpirun for `spec`; `env` is the environment that it will inherit.
 
     Raises:
-        LaunchError: the hosts have not enough slots.
+        LaunchError: the hosts have not enough slots, or Open MPI cannot be given one of them.
     """
-    variables = tuple(_variables(spec, tool))
-    names = {*env, *(variable.name for variable in variables)}
-    passed = passed_names(dict.fromkeys(names, "") | dict(env), spec.env_patterns) if spec.spans_hosts else ()
+    variables = (*root_variables(spec, tool), *network_variable(spec))
+    passed = passed_names(with_variables(env, variables), spec.env_patterns) if spec.spans_hosts else ()
     return Invocation(
         program=tool.path,
-        options=(*_placing(spec), *_tuning(spec), *_network(spec, tool), *_ssh(spec, tool), *_exports(passed)),
+        options=(*_placing(spec), *tuning(spec), *_network(spec, tool), *ssh_option(spec, tool), *_exports(passed)),
         command=spec.command,
         variables=variables,
         passed=passed,
@@ -47,12 +46,24 @@ def build(spec: LaunchSpec, tool: Tool, env: Mapping[str, str]) -> Invocation:
     )
 
 
-def _variables(spec: LaunchSpec, tool: Tool) -> Iterator[Variable]:
-    if spec.as_root:
-        names = ROOT_VARIABLES if tool.version[0] >= 5 else ROOT_VARIABLES[:2]
-        yield from (Variable(name, "1", "Open MPI refuses to run as root unless it is told to") for name in names)
-    if spec.network:
-        yield Variable(NETWORK_VARIABLE, spec.network, "each rank finds its own interface in it for Gloo and NCCL")
+def with_variables(env: Mapping[str, str], variables: tuple[Variable, ...]) -> dict[str, str]:
+    """`env` as it is once `variables` are set in it."""
+    return {**env, **{variable.name: variable.value for variable in variables}}
+
+
+def root_variables(spec: LaunchSpec, tool: Tool) -> tuple[Variable, ...]:
+    """What Open MPI wants set before it runs as root."""
+    names = ROOT_VARIABLES if tool.version[0] >= 5 else ROOT_VARIABLES[:2]
+    return tuple(
+        Variable(n, "1", "Open MPI refuses to run as root unless it is told to") for n in names if spec.as_root
+    )
+
+
+def network_variable(spec: LaunchSpec) -> tuple[Variable, ...]:
+    """The job's network, for each rank to find its own interface in."""
+    if not spec.network:
+        return ()
+    return (Variable(NETWORK_VARIABLE, spec.network, "each rank finds its own interface in it for Gloo and NCCL"),)
 
 
 def _placing(spec: LaunchSpec) -> Iterator[Option]:
@@ -77,7 +88,8 @@ def _host(host: Host) -> str:
     return host.login
 
 
-def _tuning(spec: LaunchSpec) -> Iterator[Option]:
+def tuning(spec: LaunchSpec) -> Iterator[Option]:
+    """What makes CPU training fast and the output quiet."""
     yield Option(("--bind-to", "none"), placement.WHY_UNBOUND)
     if why := placement.why_yield(spec):
         yield Option(("--mca", "mpi_yield_when_idle", "1"), why)
@@ -94,12 +106,12 @@ def _network(spec: LaunchSpec, tool: Tool) -> Iterator[Option]:
     yield Option((*flag, spec.network), "the launcher's own daemons talk on this network")
 
 
-def _ssh(spec: LaunchSpec, tool: Tool) -> Iterator[Option]:
+def ssh_option(spec: LaunchSpec, tool: Tool) -> Iterator[Option]:
+    """How Open MPI is to call ssh, where it calls it at all."""
     if not spec.spans_hosts:
         return
     flag = ("--prtemca", "plm_ssh_args") if tool.version[0] >= 5 else ("--mca", "plm_rsh_args")
-    words = " ".join(ssh.options(spec.connect_timeout_s))
-    yield Option((*flag, words), "ssh asks no questions and gives up in time; host keys are your own ssh's policy")
+    yield Option((*flag, " ".join(ssh.options(spec.connect_timeout_s))), ssh.WHY)
 
 
 def _exports(passed: tuple[str, ...]) -> Iterator[Option]:

@@ -60,6 +60,7 @@ class LaunchSpec:
         hosts: in the order in which ranks fill them; empty means this host alone, which takes any number of ranks.
         cores_per_host: cores that the ranks of one host share; taken from this host, as hosts of a job are alike.
         network: the network (CIDR) that the ranks' traffic is to use; None leaves it to the MPI.
+        interface: this host's interface in that network, for launchers that know names only; None where it has none.
         env_patterns: patterns of further environment variables that other hosts are to get.
         as_root: whether the launcher runs as root, which Open MPI must be told.
         connect_timeout_s: limit for one ssh connection.
@@ -70,6 +71,7 @@ class LaunchSpec:
     cores_per_host: int
     hosts: tuple[Host, ...] = ()
     network: str | None = None
+    interface: str | None = None
     env_patterns: tuple[str, ...] = ()
     as_root: bool = False
     connect_timeout_s: int = CONNECT_TIMEOUT_S
@@ -153,6 +155,7 @@ class Invocation:
         command: the program of the ranks and its arguments.
         variables: set for the launcher, on top of the environment that it inherits.
         passed: names of the environment variables that other hosts get; values are never on the command line.
+        kept: names that the launcher itself may have, where it would pass on all that it has; None keeps everything.
         notes: what was assumed or decided and is to be read in no option.
     """
 
@@ -161,6 +164,7 @@ class Invocation:
     command: tuple[str, ...]
     variables: tuple[Variable, ...] = ()
     passed: tuple[str, ...] = ()
+    kept: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -170,5 +174,7 @@ class Invocation:
         return (self.program, *words, *self.command)
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The environment that the launcher is executed with: `env` and the variables on top."""
-        return {**env, **{variable.name: variable.value for variable in self.variables}}
+        """The environment that the launcher is executed with: what it may keep of `env`, and the variables on top."""
+        own = {variable.name: variable.value for variable in self.variables}
+        kept = env.keys() if self.kept is None else env.keys() & set(self.kept)
+        return {name: value for name, value in env.items() if name in kept and name not in own} | own

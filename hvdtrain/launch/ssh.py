@@ -9,6 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+WHY = "ssh asks no questions and gives up in time; host keys are your own ssh's policy"
+
 
 def options(connect_timeout_s: int) -> list[str]:
     """The options of every ssh: no questions (a password, an unknown host key) and no endless waiting."""

@@ -49,7 +49,9 @@ class Tool:
     def text(self) -> str:
         """Flavour and version for a person: ``Open MPI 5.0.11``."""
         names = {"openmpi": "Open MPI", "hydra": "MPICH (Hydra)", "intel": "Intel MPI (Hydra)", "slurm": "SLURM"}
-        name = f"{names.get(self.flavour, 'Horovod')} {'.'.join(map(str, self.version))}"
+        width = 2 if self.flavour == "slurm" else 1  # SLURM counts in years and months: 22.05.8
+        numbers = [f"{number:0{width}}" for number in self.version[:2]] + [str(n) for n in self.version[2:]]
+        name = f"{names.get(self.flavour, 'Horovod')} {'.'.join(numbers)}"
         return f"{name} (assumed: there is no {self.path} on PATH here)" if self.assumed else name
 
 

@@ -23,12 +23,6 @@ def transcript(invocation: Invocation) -> str:
     return "\n".join([*_comments(invocation), *_command(invocation), ""])
 
 
-def command_line(invocation: Invocation) -> str:
-    """The command with its variables on one line, for a log."""
-    variables = [f"{variable.name}={shlex.quote(variable.value)}" for variable in invocation.variables]
-    return " ".join([*variables, shlex.join(invocation.argv)])
-
-
 def _comments(invocation: Invocation) -> Iterator[str]:
     yield from (f"# {note}" for note in invocation.notes)
     seen: set[str] = set()
@@ -49,6 +43,8 @@ def _label(invocation: Invocation, option: Option) -> str:
 
 
 def _command(invocation: Invocation) -> Iterator[str]:
+    if invocation.kept is not None:
+        yield " ".join(["env -i", *(f'{name}="${name}"' for name in invocation.kept), "\\"])
     for variable in invocation.variables:
         yield f"{variable.name}={shlex.quote(variable.value)} \\"
     yield f"{shlex.quote(invocation.program)} \\"
