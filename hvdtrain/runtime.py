@@ -30,6 +30,7 @@ import torch
 from hvdtrain.checks import LaunchFacts, guard
 from hvdtrain.collectives import Collectives, HorovodTransport
 from hvdtrain.errors import EXIT_FAILED, HvdtrainError, InstallError
+from hvdtrain.launch.network import NETWORK_VARIABLE, addresses, socket_variables
 from hvdtrain.topology import Topology
 
 LOGGER = logging.getLogger("hvdtrain")
@@ -73,6 +74,8 @@ def _settle_environment(env: MutableMapping[str, str], *, deterministic: bool) -
     """What Horovod reads once, when it starts; what the user set already stays."""
     if deterministic:
         env.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
+    if NETWORK_VARIABLE in env:
+        env.update(socket_variables(env, addresses()))
 
 
 def _start_horovod() -> tuple[Topology, str]:

@@ -18,6 +18,7 @@ FLOORS: dict[str, int] = {
 ARROWS = {
     ("runtime", "collectives"),
     ("runtime", "checks"),
+    ("runtime", "launch"),
     ("statetree", "collectives"),
     ("__main__", "cli"),
     ("cli", "recipes"),
