@@ -77,6 +77,7 @@ def _compare(manifest: Manifest, state: Tree, collectives: Collectives) -> None:
     raise ReplicaMismatch(
         f"restore step {manifest.step} of run {manifest.run_id} on every rank",
         found=f"ranks {ranks} hold something else than root; the first tensor that differs: {differing[:1] or 'none'}",
+        agreed=True,
     )
 
 

@@ -206,6 +206,7 @@ class CheckpointManager:
                 f"save a checkpoint at step {outcome.step} in {self._store.directory}",
                 found=outcome.fault,
                 remedy="make room or repair the disk; earlier checkpoints are untouched, so --resume auto goes on",
+                agreed=True,
             )
         else:
             _log.warning("no checkpoint at step %d, training goes on without it: %s", outcome.step, outcome.fault)
@@ -262,10 +263,12 @@ def _check_rows(step: int, rows: list[dict[str, Any]]) -> None:
             f"save the state at step {step}",
             found="; ".join(faults),
             remedy="states hold tensors, None, bool, int, float, str, and lists, tuples and dicts of them",
+            agreed=True,
         )
     steps = [row["step"] for row in rows]
     if len(set(steps)) > 1:
-        raise StepMismatch("save one state on all ranks", found=f"ranks are at steps {steps}")
+        raise StepMismatch("save one state on all ranks", found=f"ranks are at steps {steps}", agreed=True)
     names = [sorted(row["mine"]) for row in rows]
     if any(other != names[0] for other in names):
-        raise CheckpointError(f"save the state at step {step}", found=f"ranks have different per-rank entries: {names}")
+        found = f"ranks have different per-rank entries: {names}"
+        raise CheckpointError(f"save the state at step {step}", found=found, agreed=True)

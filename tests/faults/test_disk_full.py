@@ -1,4 +1,4 @@
-"""On a disk of one and a half checkpoints the second save fails, the first still loads, and policy says what follows."""
+"""On a disk of one and a half checkpoints the second save fails, the first still loads; policy says what follows."""
 
 import json
 import os
