@@ -44,15 +44,17 @@ def run(request):
 
 @pytest.hookimpl(trylast=True)  # when the reporter is there
 def pytest_configure(config):
-    """Only root writes to the terminal; each other rank has a file of its own under .pytest_cache/parallel."""
+    """Only root writes to the terminal; a rank has its own temporary folders, and a file if it is not root."""
     promise = detect(os.environ)
-    if promise is None or promise.rank == 0:
+    if promise is None:
         return
-    path = Path(config.rootpath, ".pytest_cache", "parallel", f"size-{promise.size}-rank-{promise.rank}.log")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stream = path.open("w")
-    config.add_cleanup(stream.close)
-    config.pluginmanager.getplugin("terminalreporter")._tw = create_terminal_writer(config, stream)
+    folder = Path(config.rootpath, ".pytest_cache", "parallel", f"size-{promise.size}-rank-{promise.rank}")
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)  # ranks would clean up each other's
+    if promise.rank != 0:
+        stream = (folder / "output.log").open("w")
+        config.add_cleanup(stream.close)
+        config.pluginmanager.getplugin("terminalreporter")._tw = create_terminal_writer(config, stream)
 
 
 def pytest_collection_finish(session):
