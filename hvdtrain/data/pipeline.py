@@ -32,7 +32,6 @@ from hvdtrain.data.permutation import Indices
 from hvdtrain.data.sampler import Share
 
 Collate = Callable[[list[Any]], Any]
-_END_TIMEOUT_S = 5.0
 
 
 class Request(NamedTuple):
@@ -179,22 +178,21 @@ class Pipeline:
             self._current = None
 
     def close(self) -> None:
-        """End the workers; whoever does not end by itself within seconds is killed."""
+        """End the workers at once: they hold nothing that could be lost, and may be busy for long."""
         self._give_up()
-        self._source = None  # torch asks its workers to end when nothing refers to them any more
         for worker in self._workers:
-            worker.join(_END_TIMEOUT_S)
-            if worker.is_alive():
-                worker.kill()
-                worker.join()
+            worker.kill()  # they are the fork server's children, so torch sees no SIGCHLD to complain about
+        for worker in self._workers:
+            worker.join()
         self._workers.clear()
+        self._source = None
 
 
 _OPEN: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 
 def _close_at_exit(pipeline: Pipeline) -> None:
-    """Have it closed before multiprocessing, at exit, waits for workers that ignore its SIGTERM."""
+    """Have it closed before multiprocessing waits, at exit, for workers that leave SIGTERM to their rank."""
     if not _OPEN:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
