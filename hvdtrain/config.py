@@ -35,6 +35,8 @@ class TrainConfig:
     """Steps per record in metrics.jsonl and on the console."""
     eval_every_epochs: int = 1
     """Epochs between evaluations; the last state is always evaluated; 0 evaluates only then."""
+    nonfinite: Literal["fail", "skip"] = "fail"
+    """When a loss or gradient is infinite or not a number: end the job on all ranks, or leave the step out."""
     progress: bool = True
     """Show a progress bar when the output is a terminal."""
     tensorboard: bool = False
@@ -133,6 +135,8 @@ class StopConfig:
     """Signals that ask for a checkpoint and an end; one to any rank is enough."""
     time_limit_s: float | None = None
     """Seconds after which to stop; without it, the limit of the SLURM job when there is one."""
+    margin_s: float = 30.0
+    """Seconds to leave before the limit, beside twice the measured cost of a save."""
     grace_s: float = 60.0
     """A second signal within this time after the first ends the process at once."""
 
@@ -236,6 +240,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
             "schedule.warmup_steps",
             "data.num_workers",
             "stop.grace_s",
+            "stop.margin_s",
         ],
         (_not_negative, "must be 0 or greater"),
     ),

@@ -161,13 +161,20 @@ def _start_logging(topology: Topology, host: str) -> list[logging.Handler]:
     return [console]
 
 
-def log_to(run: Run, directory: Path) -> None:
-    """Append this rank's log to ``directory/rank-0000.log`` as well; the directory must exist."""
-    descriptor = os.open(directory / f"rank-{run.topology.rank:04d}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    handler = logging.StreamHandler(os.fdopen(descriptor, "a"))
+@contextmanager
+def logging_to(run: Run, directory: Path) -> Iterator[None]:
+    """Append this rank's log to ``directory/rank-0000.log`` as well, until the context ends; the directory exists."""
+    path = directory / f"rank-{run.topology.rank:04d}.log"
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter(_LOG_FORMAT))
     handler.addFilter(_RankTag(run.topology, run.host))
     LOGGER.addHandler(handler)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        handler.close()
 
 
 def _stop_logging() -> None:

@@ -11,8 +11,11 @@ within the grace time ends the process at once. Handlers that were there before 
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
@@ -40,10 +43,10 @@ class StopRequests:
 
     Args:
         config: which signals, which limit.
-        env: for `SLURM_JOB_END_TIME`, seconds since 1970, when no limit is configured.
+        env: for the SLURM job, whose limit counts when none is configured.
         clock: seconds since 1970.
         started: the `clock` when the job was started, from which the limit counts.
-        margin_s: how much earlier to stop, asked anew each time: a save takes time.
+        save_s: what a save has cost, asked anew each time; twice that and `stop.margin_s` are left before the limit.
         leave: ends the process at once.
     """
 
@@ -54,11 +57,12 @@ class StopRequests:
         env: Mapping[str, str],
         clock: Callable[[], float] = time.time,
         started: float | None = None,
-        margin_s: Callable[[], float] = lambda: 0.0,
+        save_s: Callable[[], float] = lambda: 0.0,
         leave: Callable[[int], Any] = os._exit,
     ) -> None:
         self._signals = [signal_number(name) for name in config.signals]
-        self._grace_s, self._clock, self._margin_s, self._leave = config.grace_s, clock, margin_s, leave
+        self._grace_s, self._clock, self._save_s, self._leave = config.grace_s, clock, save_s, leave
+        self._margin_s = config.margin_s
         self._deadline = _deadline(config, env, clock() if started is None else started)
         self._before: dict[signal.Signals, Any] = {}
         self._asked_at = 0.0
@@ -86,8 +90,10 @@ class StopRequests:
 
     def asked(self) -> bool:
         """Whether to stop now; cheap enough for each step."""
-        if self.reason is None and self._deadline is not None and self._clock() + self._margin_s() >= self._deadline:
-            self.reason = "time limit"
+        if self.reason is None and self._deadline is not None:
+            needed_s = self._margin_s + 2 * self._save_s()
+            if self._clock() + needed_s >= self._deadline:
+                self.reason = "time limit"
         return self.reason is not None
 
 
@@ -95,4 +101,21 @@ def _deadline(config: StopConfig, env: Mapping[str, str], started: float) -> flo
     if config.time_limit_s is not None:
         return started + config.time_limit_s
     end = env.get("SLURM_JOB_END_TIME", "")
-    return float(end) if end.isascii() and end.isdigit() else None
+    if end.isascii() and end.isdigit():
+        return float(end)
+    return _end_by_scontrol(env) if "SLURM_JOB_ID" in env else None
+
+
+def _end_by_scontrol(env: Mapping[str, str]) -> float | None:
+    """The end of this SLURM job, in seconds since 1970; None where scontrol does not know one.
+
+    For SLURM before 23.02, which does not set `SLURM_JOB_END_TIME`.
+    """
+    command = ["scontrol", "show", "job", env["SLURM_JOB_ID"], "--oneliner"]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=10, env=dict(env), check=True).stdout
+        found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b", shown)
+        return time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")) if found else None
+    except (OSError, subprocess.SubprocessError) as error:
+        logging.getLogger(__name__).warning("the time limit of this SLURM job is not known: %s", error)
+        return None

@@ -135,8 +135,7 @@ def main(words: Sequence[str]) -> int:
 
 def _help() -> int:
     parser = settings_parser()
-    if "recipe" not in {action.dest for action in parser._actions}:
-        add_own_options(parser)
+    add_own_options(parser)
     parser.print_help()
     return EXIT_DONE
 

@@ -25,17 +25,19 @@ Setting: TypeAlias = tuple[str, str | None]  # name and text, as typed
 NAMES = tuple(flatten(Config()))
 
 
-@cache
-def settings_parser(prog: str = "hvdtrain run") -> ArgumentParser:
-    """The parser of all settings, with the help under each field of `hvdtrain.config`."""
+def settings_parser() -> ArgumentParser:
+    """A new parser of all settings, with the help under each field of `hvdtrain.config`."""
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = ArgumentParser(prog=prog, exit_on_error=False, usage=f"{prog} RECIPE|FILE.py [options]")
+    parser = ArgumentParser(prog="hvdtrain run", exit_on_error=False, usage="hvdtrain run RECIPE|FILE.py [options]")
     for name, section in SECTIONS.items():
         parser.add_class_arguments(section, name)
     for action in parser._actions:
         if action.dest in SECTIONS:
             action.help = SUPPRESS  # a file for one section alone: --config reads all of them
     return parser
+
+
+_converter = cache(settings_parser)  # one for all values
 
 
 def split_settings(words: Sequence[str]) -> tuple[list[str], list[Setting]]:
@@ -111,7 +113,7 @@ def _convert(
     where: str = "",
 ) -> None:
     """Put the value of one setting among `values`, or the fault in it among `found`."""
-    parser = settings_parser()
+    parser = _converter()
     try:
         parsed = parser.parse_args(given) if isinstance(given, list) else parser.parse_object(given)
     except Exception as error:  # jsonargparse raises ArgumentError, TypeError and ValueError alike

@@ -31,7 +31,7 @@ from hvdtrain.errors import ConfigError, RunDirectoryError
 from hvdtrain.metrics import compute
 from hvdtrain.metrics.writers import Writer, console, forget_after, jsonl, tensorboard
 from hvdtrain.recipes.recipe import Recipe, RecipeSource, find_recipe
-from hvdtrain.runtime import Run
+from hvdtrain.runtime import Run, logging_to
 from hvdtrain.statetree import digest
 from hvdtrain.stopping import StopRequests
 from hvdtrain.sync import prepare
@@ -76,22 +76,18 @@ def train(run: Run, source: RecipeSource, request: Request) -> dict[str, Any]:
         ConfigError: the request would make the saved run another one.
     """
     directory = open_run_directory(run, request.run_dir)
-    config = resolve(run, source, request, directory)
-    with StopRequests(config.stop, env=os.environ) as stop:
+    with logging_to(run, directory.logs):
+        config = resolve(run, source, request, directory)
         recipe = source.build(config)
         if request.init_from is not None:
             start_from(run, recipe.model, request.init_from)
-        trainer, manager = assemble(run, recipe, config, directory, stop)
-        restored = restore(manager, request)
-        if restored is not None:
-            trainer.load_state_dict(restored.state)
-            run.collectives.on_root(lambda: forget_after(directory.metrics, restored.step))
-        _announce(run, trainer, config, restored)
-        steps_before, began = trainer.step, time.monotonic()
-        trainer.fit()
-        took_s = time.monotonic() - began
-    summary = summarize(trainer, steps_before, took_s, stop.reason, restored)
-    run.collectives.on_root(lambda: directory.write_json("summary.json", summary))
+        manager = build_manager(run, config, directory)
+        with StopRequests(config.stop, env=os.environ, save_s=lambda: manager.last_save_s or 0.0) as stop:
+            trainer = assemble(run, recipe, config, directory, manager, stop)
+            restored = resume(trainer, manager, request, directory)
+            announce(trainer, config, restored)
+            summary = fit_and_summarize(trainer, stop, restored)
+        run.collectives.on_root(lambda: directory.write_json("summary.json", summary))
     return summary
 
 
@@ -166,8 +162,13 @@ def _refuse_another_run(changed: Mapping[str, tuple[Any, Any]], allowed: frozens
 
 
 def assemble(
-    run: Run, recipe: Recipe, config: Config, directory: RunDirectory, stop: StopRequests
-) -> tuple[Trainer, CheckpointManager]:
+    run: Run,
+    recipe: Recipe,
+    config: Config,
+    directory: RunDirectory,
+    manager: CheckpointManager,
+    stop: StopRequests,
+) -> Trainer:
     """Collective: put the trainer of a recipe together, with parameters broadcast from root."""
     model = recipe.model.to(run.device)
     optimizer = build_optimizer(model, config.optimizer)
@@ -183,8 +184,7 @@ def assemble(
         microbatches=config.train.microbatches,
     )
     budget = Budget(steps=config.train.steps, epochs=config.train.epochs)
-    manager = build_manager(run, config, directory)
-    trainer = Trainer(
+    return Trainer(
         run=run,
         model=model,
         loss=recipe.loss,
@@ -212,7 +212,6 @@ def assemble(
         callbacks=build_callbacks(run, config, directory, manager),
         stop_asked=stop.asked,
     )
-    return trainer, manager
 
 
 def build_evaluation(run: Run, recipe: Recipe) -> EvaluationLoader | None:
@@ -274,15 +273,20 @@ def build_callbacks(
     return (Recorder(writers, every_steps=config.train.log_every), *bars, Checkpointer(manager))
 
 
-def restore(manager: CheckpointManager, request: Request) -> Restored | None:
-    """Collective: the checkpoint to go on from, on every rank; None for a new run."""
+def resume(trainer: Trainer, manager: CheckpointManager, request: Request, directory: RunDirectory) -> Restored | None:
+    """Collective: put the checkpoint to go on from into the trainer; None for a new run."""
     if request.resume == "never":
         return None
-    return manager.restore_latest() if request.resume == "auto" else manager.restore(request.resume)
+    restored = manager.restore_latest() if request.resume == "auto" else manager.restore(request.resume)
+    if restored is not None:
+        trainer.load_state_dict(restored.state)
+        trainer.run.collectives.on_root(lambda: forget_after(directory.metrics, restored.step))
+    return restored
 
 
-def _announce(run: Run, trainer: Trainer, config: Config, restored: Restored | None) -> None:
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+def announce(trainer: Trainer, config: Config, restored: Restored | None) -> None:
+    """Say on root what is about to be done, and with what."""
+    run, parameters = trainer.run, sum(parameter.numel() for parameter in trainer.model.parameters())
     run.log.info(
         "%d ranks on %s (%s), %d parameters, global batch of %d samples, %s, %d threads per rank",
         run.topology.size,
@@ -298,11 +302,11 @@ def _announce(run: Run, trainer: Trainer, config: Config, restored: Restored | N
         run.log.info("resumed from step %d", restored.step)
 
 
-def summarize(
-    trainer: Trainer, steps_before: int, took_s: float, reason: str | None, restored: Restored | None
-) -> dict[str, Any]:
-    """What a run comes to; the same on every rank but for its timing."""
-    steps = trainer.step - steps_before
+def fit_and_summarize(trainer: Trainer, stop: StopRequests, restored: Restored | None) -> dict[str, Any]:
+    """Collective: train to the end, and say what it came to."""
+    began = time.monotonic()
+    trainer.fit()
+    took_s = time.monotonic() - began
     return {
         "size": trainer.run.topology.size,
         "steps": trainer.step,
@@ -310,8 +314,8 @@ def summarize(
         "samples_seen": trainer.samples_seen,
         "train": compute(trainer.epoch_means),
         "eval": {name: int(value) if name == "count" else value for name, value in trainer.evaluated.items()},
-        "samples_per_s": trainer.samples_fitted / took_s if steps else 0.0,
+        "samples_per_s": trainer.samples_fitted / took_s,
         "weights_sha256": digest(trainer.model.state_dict()),
         "resumed_from": restored.step if restored else None,
-        "stopped_by": (reason or "another rank's request") if trainer.stopped else "completed",
+        "stopped_by": (stop.reason or "another rank's request") if trainer.stopped else "completed",
     }

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from hvdtrain.errors import RunDirectoryError
-from hvdtrain.runtime import Run, log_to
+from hvdtrain.runtime import Run
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,9 @@ class RunDirectory:
 
 
 def open_run_directory(run: Run, path: Path) -> RunDirectory:
-    """Collective: create the directory where it is missing, and append each rank's log in it."""
+    """Collective: create the directory where it is missing."""
     directory = RunDirectory(path.absolute())
     run.collectives.on_root(lambda: _create(directory))
-    log_to(run, directory.logs)
     return directory
 
 
