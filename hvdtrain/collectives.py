@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hvdtrain import errors
 from hvdtrain.errors import HvdtrainError, RootFailed
+from hvdtrain.phases import Phases
 from hvdtrain.topology import ROOT, SOLO, Topology
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -62,25 +63,29 @@ class SoloTransport:
 class HorovodTransport:
     """The three operations through an initialised Horovod, on its MPI or Gloo controller."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, phases: Phases | None = None) -> None:
         import horovod.torch as hvd
 
         self.topology = topology
+        self._phases = phases or Phases()
         self._hvd = hvd
 
     def broadcast(self, tensor: Tensor, name: str) -> Tensor:
         """Collective: see `Transport`."""
-        result: Tensor = self._hvd.broadcast(tensor, ROOT, name=name)
+        with self._phases.waiting():
+            result: Tensor = self._hvd.broadcast(tensor, ROOT, name=name)
         return result
 
     def allgather(self, tensor: Tensor, name: str) -> Tensor:
         """Collective: see `Transport`."""
-        result: Tensor = self._hvd.allgather(tensor, name=name)
+        with self._phases.waiting():
+            result: Tensor = self._hvd.allgather(tensor, name=name)
         return result
 
     def allreduce_sum(self, tensor: Tensor, name: str) -> Tensor:
         """Collective: see `Transport`."""
-        result: Tensor = self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
+        with self._phases.waiting():
+            result: Tensor = self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)
         return result
 
 
@@ -107,6 +112,10 @@ class Collectives:
         if tensor.numel() == 0:
             return tensor.clone()
         return self._transport.allreduce_sum(tensor.detach().contiguous().reshape(-1), name).reshape(tensor.shape)
+
+    def allgather(self, tensor: Tensor, name: str = "hvdtrain.allgather") -> Tensor:
+        """Collective: the ranks' tensors joined along dimension 0 in rank order; their lengths may differ, also 0."""
+        return self._transport.allgather(tensor.detach().contiguous(), name)
 
     def gather_json(self, value: Json, name: str = "hvdtrain.gather_json") -> list[Any]:
         """Collective: every rank's value, as a list in rank order, on every rank.

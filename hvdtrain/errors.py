@@ -27,6 +27,8 @@ Every message has three parts (asked, found, remedy):
 
 from __future__ import annotations
 
+from typing import Self
+
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -43,6 +45,8 @@ class HvdtrainError(Exception):
 
     Attributes:
         agreed: every rank raises this at the same place, so that the job can end in order instead of being aborted.
+        rank: whose fault it is, where one rank is known; all ranks name the same.
+        phase: in which phase of that rank's step it happened, where that is known.
     """
 
     exit_status = EXIT_FAILED
@@ -50,6 +54,8 @@ class HvdtrainError(Exception):
     def __init__(self, asked: str, *, found: str, remedy: str = "", agreed: bool = False) -> None:
         super().__init__(asked)
         self.agreed = agreed
+        self.rank: int | None = None
+        self.phase = ""
         self.asked = asked
         self.found = found
         self.remedy = remedy
@@ -59,6 +65,11 @@ class HvdtrainError(Exception):
         if self.remedy:
             parts.append(f"  do:    {self.remedy}")
         return "\n".join(parts)
+
+    def at(self, rank: int | None, phase: str) -> Self:
+        """This error, naming whose fault it is."""
+        self.rank, self.phase = rank, phase
+        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.asked, self.found, self.remedy, self.agreed))

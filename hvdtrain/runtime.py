@@ -31,6 +31,7 @@ from hvdtrain.checks import LaunchFacts, guard
 from hvdtrain.collectives import Collectives, HorovodTransport
 from hvdtrain.errors import EXIT_FAILED, HvdtrainError, InstallError
 from hvdtrain.launch.network import NETWORK_VARIABLE, addresses, socket_variables
+from hvdtrain.phases import Phases
 from hvdtrain.topology import Topology
 
 LOGGER = logging.getLogger("hvdtrain")
@@ -48,6 +49,7 @@ class Run:
         controller: "mpi" or "gloo".
         seed: the seed that all ranks share.
         started: `time.monotonic()` when the rank was started.
+        phases: what this rank does now, for its watchdog and for the step signal.
     """
 
     topology: Topology
@@ -58,6 +60,7 @@ class Run:
     seed: int
     log: logging.Logger = field(default=LOGGER, repr=False)
     started: float = 0.0
+    phases: Phases = field(default_factory=Phases, repr=False)
 
     def abort(self, status: int = EXIT_FAILED) -> None:
         """End every process of the job now, without asking them; does not return."""
@@ -202,7 +205,8 @@ def init(*, seed: int = 0, deterministic: bool = True) -> Iterator[Run]:
     topology, controller = _start_horovod()
     mpi_size, library = _mpi_facts(controller)
     guard(replace(facts, size=topology.size, mpi_size=mpi_size, controller=controller, mpi_library=library))
-    collectives = Collectives(HorovodTransport(topology))
+    phases = Phases(rank=topology.rank, host=host)
+    collectives = Collectives(HorovodTransport(topology, phases))
     _start_logging(topology, host)
     _settle_threads(_cores_of(collectives, host), os.environ)
     seed_everything(seed, topology.rank)
@@ -214,6 +218,7 @@ def init(*, seed: int = 0, deterministic: bool = True) -> Iterator[Run]:
         controller=controller,
         seed=seed,
         started=started,
+        phases=phases,
     )
     try:
         yield run

@@ -196,6 +196,7 @@ def assemble(
             clip_norm=config.optimizer.clip_norm,
             clip_value=config.optimizer.clip_value,
             metrics=recipe.metrics,
+            nonfinite=config.train.nonfinite,
         ),
         optimizer=optimizer,
         schedule=Schedule(

@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 
 from hvdtrain.errors import StepMismatch
+from hvdtrain.phases import PHASES
+
+DIGEST_LIMBS = 4  # of 16 bits each, which fp32 holds exactly
 
 FIELDS = (
     "step",  # number of the step this rank is at
@@ -26,6 +29,9 @@ FIELDS = (
     "loss",  # sum over this rank's samples
     "has_data",  # 1 when this rank has a share of this step, even an empty one of a batch that others share
     "stop",  # 1 when this rank was asked to stop
+    "nonfinite",  # 1 when the loss of this rank is infinite or not a number
+    *(f"digest{limb}" for limb in range(DIGEST_LIMBS)),  # of this rank's replica, when the sentinel is due
+    *(f"{phase}_s" for phase in PHASES),  # time of this rank in each phase since the last signal
 )
 LARGEST_WHOLE = 2**24  # of fp32
 
@@ -101,6 +107,20 @@ class SignalTable:
         """Whether any rank set this field."""
         return any(self.column(name))
 
+    def ranks(self, name: str) -> tuple[int, ...]:
+        """The ranks that set this field."""
+        return tuple(rank for rank, value in enumerate(self.column(name)) if value)
+
+    def digests(self) -> list[tuple[float, ...]]:
+        """Every rank's digest, in rank order."""
+        first = self.columns.index("digest0")
+        return [tuple(row[first : first + DIGEST_LIMBS]) for row in self.rows]
+
+    def times(self) -> tuple[tuple[float, ...], ...]:
+        """Seconds of each rank in each of PHASES: ``(size, phases)``."""
+        first = self.columns.index(f"{PHASES[0]}_s")
+        return tuple(tuple(row[first : first + len(PHASES)]) for row in self.rows)
+
     def check_step(self) -> None:
         """Refuse to go on when ranks are at different steps.
 
@@ -114,4 +134,4 @@ class SignalTable:
                 found=", ".join(f"rank {rank} is at step {step}" for rank, step in enumerate(steps)),
                 remedy="call step() the same number of times on every rank, also where a rank has no samples left",
                 agreed=True,
-            )
+            ).at(steps.index(min(steps)), "exchange")

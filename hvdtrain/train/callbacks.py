@@ -121,9 +121,11 @@ class Checkpointer(Callback):
     def fit_ended(self, trainer: Trainer) -> None:
         """Save the end, and wait until it is on disk."""
         self._save(trainer)
-        self._manager.close()
+        with trainer.run.phases.during("save"):
+            self._manager.close()
 
     def _save(self, trainer: Trainer) -> None:
         if self._saved_step != trainer.step:
-            self._manager.save(trainer.step, trainer.state_dict(), metrics=self._metrics)
+            with trainer.run.phases.during("save"):
+                self._manager.save(trainer.step, trainer.state_dict(), metrics=self._metrics)
             self._saved_step = trainer.step

@@ -13,7 +13,7 @@ decision comes from the signal, so all ranks make the same one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -132,7 +132,7 @@ class Trainer:
         self.model.train()
         if self.batches.sampler.consumed == 0:
             self.epoch_means = {}
-        for batch in self.batches:
+        for batch in self._fetched():
             result = self._train_step(batch)
             self._tell("step_ended", result)
             self.stopped = result.stop
@@ -141,10 +141,20 @@ class Trainer:
         if self.batches.sampler.finished:
             self._end_epoch()
 
+    def _fetched(self) -> Iterator[Batch]:
+        """The rest of the epoch's batches; waiting for one is phase `data`."""
+        self.run.phases.enter("data")
+        for batch in self.batches:
+            self.run.phases.enter("user")
+            yield batch
+            self.run.phases.enter("data")
+        self.run.phases.enter("user")
+
     def _train_step(self, batch: Batch) -> StepResult:
         self.schedule.apply(self.optimizer, self.step)
         parts = [part for part in batch.split(self.microbatches) if part[1]]
         for index, (data, samples) in enumerate(parts, start=1):
+            self.run.phases.enter("forward")
             output = self.loss(self.model, self._to_device(data))
             self.sync.backward(
                 output.loss,
@@ -160,6 +170,10 @@ class Trainer:
     def _commit(self, batch: Batch, result: StepResult) -> None:
         batch.commit()
         self.step += 1
+        if result.nonfinite:
+            ranks = ", ".join(map(str, result.nonfinite))
+            self.run.log.warning("step %d is left out: infinite or not a number on ranks %s", self.step - 1, ranks)
+            return
         self.samples_seen += result.samples
         self.samples_fitted += result.samples
         step_means = means({"loss": result.loss, **result.metrics}, result.samples)
@@ -186,15 +200,21 @@ class Trainer:
         """
         training = self.model.training
         self.model.eval()
+        with self.run.phases.during("evaluate"):
+            total = self._local_means(batches)
+            reduced = reduce(total, self.run.collectives)
+        self.model.train(training)
+        return compute(reduced) | {"count": reduced["loss"].count}
+
+    def _local_means(self, batches: Iterable[Batch]) -> Means:
         total: Means = means(dict.fromkeys(("loss", *self.sync.metrics), 0.0), 0)
         for batch in batches:
+            self.run.phases.enter("evaluate")  # progress, for the watchdog
             if batch.samples:
                 output = self.loss(self.model, self._to_device(batch.data))
                 values = {"loss": output.loss, **output.metrics}
                 total = merge(total, means({name: float(value) for name, value in values.items()}, batch.samples))
-        self.model.train(training)
-        reduced = reduce(total, self.run.collectives)
-        return compute(reduced) | {"count": reduced["loss"].count}
+        return total
 
     def _to_device(self, data: Any) -> Any:
         return move(data, self.run.device)

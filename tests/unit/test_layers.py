@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[2] / "hvdtrain"
 
 FLOORS: dict[str, int] = {
     **dict.fromkeys(["errors", "topology", "config", "settings"], 0),
-    **dict.fromkeys(["runtime", "collectives", "checks", "statetree", "launch", "install", "failure"], 1),
+    **dict.fromkeys(["runtime", "collectives", "checks", "statetree", "launch", "install", "failure", "phases"], 1),
     **dict.fromkeys(["data", "sync", "checkpoint", "metrics", "watchdog", "stopping"], 2),
     **dict.fromkeys(["train"], 3),
     **dict.fromkeys(["diagnostics"], 4),
@@ -18,12 +18,16 @@ FLOORS: dict[str, int] = {
 ARROWS = {
     ("runtime", "collectives"),
     ("runtime", "checks"),
+    ("runtime", "failure"),
+    ("runtime", "phases"),
+    ("collectives", "phases"),
+    ("failure", "phases"),
     ("runtime", "launch"),
     ("statetree", "collectives"),
     ("__main__", "cli"),
     ("cli", "recipes"),
 }
-LIGHT_ROOMS = {"errors", "topology", "config", "settings", "checks", "launch", "install", "failure"}
+LIGHT_ROOMS = {"errors", "topology", "config", "settings", "checks", "launch", "install", "failure", "phases"}
 HEAVY = {"torch", "horovod", "mpi4py", "numpy"}
 
 
