@@ -27,6 +27,8 @@ class TrainConfig:
     """Optimizer updates in all; wins over train.epochs."""
     global_batch_size: int = 64
     """Samples per step over all ranks together, whatever their number."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Of forward and backward: bf16 and fp16 by autocast, fp16 with scaled losses; parameters stay fp32."""
     microbatches: int = 1
     """Backward passes that a step's share is cut into, to save memory; the result is the same."""
     seed: int = 0
@@ -105,6 +107,10 @@ class SyncConfig:
     """Exchange fixed groups of gradients, so that the bits of the sums do not depend on timing."""
     bucket_bytes: int = 8 * 2**20
     """Size at which a group of gradients is sent while backward goes on, in bytes."""
+    overlap: bool = True
+    """Send gradients while backward goes on; off for graphs that reach a parameter in several backward passes."""
+    sparse: Literal["gather", "dense"] = "gather"
+    """Sparse gradients of embeddings: gather the rows of all ranks, or sum them as dense ones."""
 
 
 @dataclass(frozen=True, kw_only=True)

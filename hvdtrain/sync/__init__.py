@@ -11,6 +11,7 @@ shares; `allreduce` is Horovod's DistributedOptimizer; `signal` is the table by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
@@ -19,15 +20,17 @@ from hvdtrain.config import SyncConfig
 from hvdtrain.runtime import Run
 from hvdtrain.sync.allreduce import HorovodExchange
 from hvdtrain.sync.clipping import Clipping
-from hvdtrain.sync.step import SteppingExchange, SynchronousStep
+from hvdtrain.sync.contract import Exchange
+from hvdtrain.sync.precision import Precision, PrecisionName
+from hvdtrain.sync.step import SynchronousStep
 
 
-def _allreduce(optimizer: torch.optim.Optimizer, config: SyncConfig, name: str) -> SteppingExchange:
+def _allreduce(optimizer: torch.optim.Optimizer, config: SyncConfig, name: str) -> Exchange:
     bucket_bytes = config.bucket_bytes if config.deterministic else None
     return HorovodExchange(optimizer, name=name, bucket_bytes=bucket_bytes)
 
 
-STRATEGIES: dict[str, Callable[[torch.optim.Optimizer, SyncConfig, str], SteppingExchange]] = {"allreduce": _allreduce}
+STRATEGIES: dict[str, Callable[[torch.optim.Optimizer, SyncConfig, str], Exchange]] = {"allreduce": _allreduce}
 
 
 def prepare(
@@ -40,6 +43,8 @@ def prepare(
     clip_value: float | None = None,
     metrics: Sequence[str] = (),
     name: str = "model",
+    nonfinite: Literal["fail", "skip"] = "fail",
+    precision: PrecisionName = "fp32",
 ) -> SynchronousStep:
     """Collective: make model and optimizer those of root on every rank, and give the object that makes steps.
 
@@ -52,6 +57,8 @@ def prepare(
         clip_value: largest magnitude of one of its elements.
         metrics: names that `step(..., metrics=...)` will report.
         name: another one for each further model in the same process.
+        nonfinite: when a loss or gradient is infinite or not a number: raise on all ranks, or leave the step out.
+        precision: of forward and backward, which are to be inside `with sync.autocast():`.
 
     Raises:
         UsageError: the model or optimizer cannot be trained so; see the message.
@@ -60,6 +67,18 @@ def prepare(
     settings = config or SyncConfig()
     exchange = STRATEGIES[settings.strategy](optimizer, settings, name)
     clipping = Clipping(norm=clip_norm, value=clip_value)
-    sync = SynchronousStep(run.collectives, model, optimizer, exchange, metrics=metrics, clipping=clipping)
+    sync = SynchronousStep(
+        run.collectives,
+        model,
+        optimizer,
+        exchange,
+        metrics=metrics,
+        clipping=clipping,
+        precision=Precision(precision, run.device),
+        overlap=settings.overlap,
+        dense=settings.sparse == "dense",
+        nonfinite=nonfinite,
+        phases=run.phases,
+    )
     sync.prepare()
     return sync

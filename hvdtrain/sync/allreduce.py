@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from hvdtrain.sync.buckets import buckets
+from hvdtrain.sync.contract import Reduction, Stateless
 
 _NEVER = 2**62  # backward passes until a hook sends something
 
@@ -39,16 +40,57 @@ class Carrier(torch.optim.Optimizer):
         return self.inner.step() if closure is None else self.inner.step(closure)
 
 
-class HorovodExchange:
+class Wire:
+    """What travels instead of a gradient, in the form that Horovod's optimizer asks for.
+
+    MPI has no bfloat16, so such gradients travel, and are summed, in fp32. The signal always travels as it is.
+
+    Args:
+        signal: the parameter whose gradient is the signal.
+        half: send fp32 as fp16.
+    """
+
+    def __init__(self, signal: Parameter, *, half: bool) -> None:
+        self._signal, self._half = signal, half
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """The tensor to send, and the dtype to come back to."""
+        signal = self._signal.grad
+        is_signal = signal is not None and signal.data_ptr() == tensor.data_ptr()
+        if tensor.dtype == torch.bfloat16:
+            return tensor.float(), tensor.dtype
+        if self._half and tensor.dtype == torch.float32 and not is_signal:
+            return tensor.half(), tensor.dtype
+        return tensor, tensor.dtype
+
+    def decompress(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The sum in the gradient's dtype."""
+        return tensor.to(dtype)
+
+
+class HorovodExchange(Stateless):
     """The sums over ranks by `hvd.DistributedOptimizer`; see `hvdtrain.sync.contract.Exchange`.
 
     Args:
         optimizer: the model's optimizer; it is not changed.
         name: distinguishes several exchanges in one process.
         bucket_bytes: size of a group of gradients; None leaves grouping to Horovod's timing.
+        reduction: what the optimizer is to see of the sums.
+        half: send fp32 gradients as fp16. Each number is then off by at most 2**-11 of itself per addition, those
+            beyond 65504 overflow, and those below 6e-8 vanish.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, name: str, bucket_bytes: int | None) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        name: str,
+        bucket_bytes: int | None,
+        reduction: Reduction = "mean",
+        half: bool = False,
+    ) -> None:
+        self.reduction: Reduction = reduction
+        self._half = half
         self._optimizer = optimizer
         self._name = name
         self._bucket_bytes = bucket_bytes
@@ -66,7 +108,9 @@ class HorovodExchange:
         named = [(f"{self._name}.{key}", value) for key, value in parameters.items()]
         named.append((f"{self._name}.hvdtrain_signal", self._signal))
         carrier = Carrier([value for _, value in named])
-        self._wrapped = hvd.DistributedOptimizer(carrier, named, op=hvd.Sum, groups=self._groups())
+        self._wrapped = hvd.DistributedOptimizer(
+            carrier, named, op=hvd.Sum, groups=self._groups(), compression=Wire(self._signal, half=self._half)
+        )
         self._wrapped.inner = self._optimizer
 
     def _groups(self) -> list[list[Parameter]] | None:
@@ -74,7 +118,7 @@ class HorovodExchange:
             return None
         groups = buckets(list(self._parameters.values()), self._bucket_bytes)
         last = groups[-1] if groups else []
-        if last and (last[0].dtype, last[0].device) == (self._signal.dtype, self._signal.device):
+        if last and not self._half and (last[0].dtype, last[0].device) == (self._signal.dtype, self._signal.device):
             last.append(self._signal)  # the group that is ready last anyway
         else:
             groups.append([self._signal])
@@ -96,10 +140,16 @@ class HorovodExchange:
         self._wrapped.set_backward_passes_per_step(1)
         torch.autograd.backward([*waiting, self._signal], [*map(torch.zeros_like, waiting), signal])
         self._wrapped.synchronize()
+        self._wrapped.set_backward_passes_per_step(_NEVER)  # until armed: another model's backward may come by
         summed = self._signal.grad
         assert summed is not None
         self._signal.grad = None
         return summed
+
+    def close(self) -> None:
+        """Make the hooks harmless and forget what was watched."""
+        self._let_go()
+        self._wrapped, self._parameters = None, {}
 
     def _was_sent(self, parameter: Parameter) -> bool:
         if not self._wrapped._grad_accs:  # alone: Horovod puts no hooks, and sums of one rank are there already

@@ -1,10 +1,19 @@
-"""Limits on the averaged gradient; the norm is that of one process on the joined batch, and so is the result."""
+"""What is done to all gradients of a step at once: limits, a factor, and whether they are finite.
+
+The limits are on the averaged gradient; the norm is that of one process on the joined batch, and so is the result.
+
+    if all_finite(gradients):
+        scale_gradients(gradients, 1 / samples)
+        norm = Clipping(norm=1.0).apply(parameters)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
@@ -28,3 +37,25 @@ class Clipping:
         if self.value is not None:
             clip_grad_value_(parameters, self.value)
         return norm
+
+
+def scale_gradients(gradients: Sequence[Tensor], factor: float) -> None:
+    """Multiply in place, in one call for all dense ones."""
+    if factor == 1.0:
+        return
+    dense = [gradient for gradient in gradients if not gradient.is_sparse]
+    if dense:
+        torch._foreach_mul_(dense, factor)
+    for gradient in gradients:
+        if gradient.is_sparse:
+            gradient.mul_(factor)
+
+
+def all_finite(gradients: Sequence[Tensor]) -> bool:
+    """Whether no element is infinite or not a number: the largest magnitudes, in one call, tell."""
+    values = [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients]
+    values = [value for value in values if value.numel()]
+    if not values:
+        return True
+    largest = torch._foreach_norm(values, float("inf"))
+    return bool(torch.isfinite(torch.stack([value.float() for value in largest])).all())

@@ -15,8 +15,9 @@ is called by all ranks for each step, also by a rank that has no samples left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -59,6 +60,11 @@ class StepResult:
         loss: mean over those samples; nan when there were none.
         metrics: means over those samples, by name.
         gradient_norm: 2-norm of the averaged gradient before clipping; None unless it was needed.
+        has_data: at least one rank's loader is not exhausted.
+        nonfinite: the ranks because of which the step was left out; all of them where it is the averaged gradient that
+            is infinite or not a number.
+        times: seconds of each rank in each of `hvdtrain.phases.PHASES` since its last signal: ``(size, phases)``.
+        overflowed: the batch counts as used, but fp16 gradients overflowed and the parameters were left alone.
     """
 
     committed: bool
@@ -67,6 +73,10 @@ class StepResult:
     loss: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     gradient_norm: float | None = None
+    has_data: bool = True
+    nonfinite: tuple[int, ...] = ()
+    times: tuple[tuple[float, ...], ...] = ()
+    overflowed: bool = False
 
 
 class GradientSync(Stateful, Protocol):
@@ -79,6 +89,9 @@ class GradientSync(Stateful, Protocol):
     def prepare(self) -> None:
         """Collective: give every rank root's parameters, buffers and optimizer state, and prove it by a digest."""
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context in which the forward pass and the loss are to be computed."""
+
     def backward(
         self,
         loss: Tensor,
@@ -88,14 +101,42 @@ class GradientSync(Stateful, Protocol):
         last: bool = True,
         metrics: Mapping[str, Tensor | float] | None = None,
     ) -> None:
-        """Add the gradient of one microbatch; `last` starts the exchange while backward goes on."""
+        """Add the gradient of one microbatch; `last` starts the exchange while backward goes on.
 
-    def update(self, *, global_samples: int | None = None, stop: bool = False) -> StepResult:
-        """Collective: finish the exchange, agree on what to do, clip, and update the parameters."""
+        To be called also for a microbatch without samples, where other ranks may have some in theirs.
+        """
+
+    def update(self, *, global_samples: int | None = None, stop: bool = False, has_data: bool = True) -> StepResult:
+        """Collective: finish the exchange, agree on what to do, clip, and update the parameters.
+
+        A rank whose loader is exhausted says so by `has_data`, until no rank has any; see `hvdtrain.sync.exhaustion`.
+        """
+
+    def settle(self) -> None:
+        """Collective: make equal on all ranks what training lets differ, before the model is evaluated or saved."""
+
+    def rank_state(self) -> dict[str, Any]:
+        """What this rank alone holds, such as its error feedback: tensors and JSON values."""
+
+    def load_rank_state(self, state: dict[str, Any] | None) -> None:
+        """Continue from this rank's own state; None where the number of ranks changed, and no rank has one."""
+
+    def close(self) -> None:
+        """Collective: let go of hooks and memory; the model is an ordinary one again."""
+
+
+Reduction: TypeAlias = Literal["mean", "sum", "local"]
 
 
 class Exchange(Protocol):
-    """How the gradients of a step become their sums over all ranks; a new strategy is one class of this kind."""
+    """How the gradients of a step become their sums over all ranks; a new strategy is one class of this kind.
+
+    Attributes:
+        reduction: what the optimizer is to see: the `mean` over the samples of all ranks, their `sum`, or what
+            `finish` made of the ranks' `local` means.
+    """
+
+    reduction: Reduction
 
     def watch(self, parameters: Mapping[str, Parameter], signal_numel: int) -> None:
         """Collective: from now on exchange these parameters' gradients, and a signal of so many fp32 numbers."""
@@ -108,6 +149,42 @@ class Exchange(Protocol):
 
         A parameter without a gradient contributes zeros and has a gradient afterwards.
         """
+
+    def step(self) -> None:
+        """Update the parameters from their gradients, which are final."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What all ranks hold alike."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from there."""
+
+    def rank_state(self) -> dict[str, Any]:
+        """What this rank alone holds."""
+
+    def load_rank_state(self, state: dict[str, Any] | None) -> None:
+        """Continue from there; None: no rank has one, because their number changed."""
+
+    def close(self) -> None:
+        """Collective: let go of hooks and memory."""
+
+
+class Stateless:
+    """The state of an exchange that has none."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+    def rank_state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_rank_state(self, state: dict[str, Any] | None) -> None:
+        """Nothing to do."""
 
 
 def trainable(model_names: Mapping[int, str], groups: Sequence[Mapping[str, Any]]) -> dict[str, Parameter]:

@@ -9,7 +9,7 @@ does can move a parameter that was already made equal; then digests are compared
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +30,16 @@ def broadcast_replica(model: nn.Module, optimizer: torch.optim.Optimizer, collec
     if collectives.topology.size == 1:
         return
     optimizer.load_state_dict(broadcast_tree(optimizer.state_dict(), collectives))
-    mine = dict(model_tensors(model))
-    theirs = broadcast_tree({name: tensor.detach() for name, tensor in mine.items()}, collectives)
+    broadcast_parameters(dict(model_tensors(model)), collectives)
+
+
+def broadcast_parameters(tensors: Mapping[str, Tensor], collectives: Collectives) -> None:
+    """Collective: give these tensors root's values, in place."""
+    if collectives.topology.size == 1 or not tensors:
+        return
+    theirs = broadcast_tree({name: tensor.detach() for name, tensor in tensors.items()}, collectives)
     with torch.no_grad():
-        for name, tensor in mine.items():
+        for name, tensor in tensors.items():
             tensor.copy_(theirs[name])
 
 

@@ -12,38 +12,53 @@ already and no further pass over the gradients is made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hvdtrain.collectives import Collectives
-from hvdtrain.errors import UsageError
-from hvdtrain.sync.clipping import Clipping
+from hvdtrain.errors import NonFiniteLoss, ReplicaMismatch
+from hvdtrain.phases import PHASES, Phases
+from hvdtrain.sync.clipping import Clipping, all_finite, scale_gradients
 from hvdtrain.sync.contract import Exchange, GlobalBatch, StepResult, trainable
-from hvdtrain.sync.replicas import broadcast_replica, compare_replicas
+from hvdtrain.sync.normalization import attend, equalize_statistics
+from hvdtrain.sync.precision import Precision
+from hvdtrain.sync.refusals import refuse_optimizer, refuse_sparse_clipping
+from hvdtrain.sync.replicas import broadcast_parameters, broadcast_replica, compare_replicas
 from hvdtrain.sync.signal import FIELDS, SignalLayout, SignalTable
+from hvdtrain.sync.sparse import densify, exchange_sparse, sparse_parameters
 
 
-class SteppingExchange(Exchange, Protocol):
-    """An exchange that also runs the optimizer's step, as Horovod's does."""
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of an update: made (with the 2-norm before clipping, when needed), or left out and why."""
 
-    def step(self) -> None:
-        """Update the parameters from their gradients, which are final."""
+    norm: float | None = None
+    overflowed: bool = False
+    nonfinite: tuple[int, ...] = ()
 
 
 class SynchronousStep:
     """One model, one optimizer, one exchange; see `hvdtrain.sync.contract.GradientSync`.
 
     Args:
-        collectives: for preparation only; steps use the exchange.
+        collectives: for preparation, for sparse gradients and for running statistics; other steps use the exchange.
         model: its trainable parameters that the optimizer holds are exchanged.
         optimizer: any `torch.optim.Optimizer` whose step needs no closure.
         exchange: the strategy.
         metrics: names of the metrics that steps report, the same on all ranks.
         clipping: limits on the averaged gradient.
+        precision: of forward and backward; fp32 when None.
+        overlap: send gradients while backward goes on.
+        dense: make sparse gradients dense, so that they travel with the others.
+        nonfinite: when a loss or gradient is infinite or not a number: raise on all ranks, or leave the step out.
+        phases: is told what this rank does; its times travel with the signal.
     """
 
     def __init__(
@@ -51,18 +66,32 @@ class SynchronousStep:
         collectives: Collectives,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        exchange: SteppingExchange,
+        exchange: Exchange,
         *,
         metrics: Sequence[str] = (),
         clipping: Clipping | None = None,
+        precision: Precision | None = None,
+        overlap: bool = True,
+        dense: bool = False,
+        nonfinite: Literal["fail", "skip"] = "fail",
+        phases: Phases | None = None,
     ) -> None:
-        _refuse(model, optimizer)
+        refuse_optimizer(optimizer)
         self.model, self.optimizer = model, optimizer
         self._collectives, self._exchange = collectives, exchange
-        self._clipping = clipping or Clipping()
+        self._clipping, self._overlap = clipping or Clipping(), overlap
+        self._precision = precision or Precision("fp32", torch.device("cpu"))
+        self._sparse: dict[str, Parameter] = {}
+        if dense:
+            for parameter in sparse_parameters(model).values():
+                densify(parameter)
+        self._dense = dense
+        self._nonfinite, self._phases = nonfinite, phases or Phases()
         self.metrics = tuple(metrics)
         self._layout = SignalLayout(size=collectives.topology.size, metrics=self.metrics)
-        self._watched: list[Parameter] = []
+        self._watched: list[Parameter] = []  # those whose gradients the exchange sums: all but sparse ones
+        self._trained: list[Parameter] = []
+        self._known: set[int] = set()  # identities of parameters that hold root's values
         self._steps = 0
         self._expected = 1.0  # samples over all ranks; by it the losses of this step are divided, on all ranks alike
         self._begin()
@@ -75,27 +104,49 @@ class SynchronousStep:
         """Collective: see `GradientSync.prepare`."""
         broadcast_replica(self.model, self.optimizer, self._collectives)
         compare_replicas(self.model, self.optimizer, self._collectives, when="after preparation")
+        self._known = set(map(id, self.model.parameters()))
         self._watch()
 
-    def _trainable(self) -> dict[str, Parameter]:
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        return trainable(names, self.optimizer.param_groups)
-
     def _watch(self) -> None:
-        parameters = self._trainable()
-        self._watched = list(parameters.values())
+        """Collective: exchange the parameters that are trainable now; those that were added take root's values."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        parameters = trainable(names, self.optimizer.param_groups)
+        self._compare_names(list(parameters))
+        added = {name: parameter for name, parameter in parameters.items() if id(parameter) not in self._known}
+        broadcast_parameters(added, self._collectives)
+        self._known.update(map(id, parameters.values()))
+        self._trained = list(parameters.values())
+        sparse = {} if self._dense else sparse_parameters(self.model)
+        self._sparse = {name: parameter for name, parameter in parameters.items() if name in sparse}
+        refuse_sparse_clipping(self._sparse, self._clipping)
+        dense = {name: parameter for name, parameter in parameters.items() if name not in sparse}
+        self._watched = list(dense.values())
         self._layout = SignalLayout(
             size=self._collectives.topology.size, metrics=self.metrics, parameters=len(self._watched)
         )
-        self._exchange.watch(parameters, self._layout.numel)
-        for parameter in self._watched:
-            parameter.grad = None
+        self._exchange.watch(dense, self._layout.numel)
+
+    def _compare_names(self, names: list[str]) -> None:
+        rows: list[list[str]] = self._collectives.gather_json(names, "hvdtrain.watch")
+        for rank, row in enumerate(rows):
+            if row != rows[0]:
+                odd = sorted(set(row) ^ set(rows[0])) or row
+                raise ReplicaMismatch(
+                    "train the same parameters on every rank",
+                    found=f"rank {rank} and rank 0 do not agree on {', '.join(odd[:3])}",
+                    remedy="freeze, unfreeze and add parameters at the same step on every rank, in the same order",
+                    agreed=True,
+                )
 
     def _watch_what_changed(self) -> None:
         """Notice parameters that were frozen, unfrozen or added since the last step."""
         now = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
-        if len(now) != len(self._watched) or any(a is not b for a, b in zip(now, self._watched, strict=True)):
+        if len(now) != len(self._trained) or any(a is not b for a, b in zip(now, self._trained, strict=True)):
             self._watch()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context in which the forward pass and the loss are to be computed."""
+        return self._precision.autocast()
 
     def backward(
         self,
@@ -119,9 +170,11 @@ class SynchronousStep:
             self._open(global_samples)
         self._microbatches += 1
         if samples == 0:
+            attend(self.model)
             return
-        self._exchange.arm(last=last)
-        (loss * (samples / self._expected)).backward()  # type: ignore[no-untyped-call]
+        with self._phases.during("backward"):
+            self._exchange.arm(last=last and self._overlap)
+            (loss * (samples / self._expected * self._precision.scale)).backward()  # type: ignore[no-untyped-call]
         self._samples += samples
         self._loss += float(loss.detach()) * samples
         for name, value in (metrics or {}).items():
@@ -129,6 +182,8 @@ class SynchronousStep:
 
     def _open(self, global_samples: int | None) -> None:
         self._watch_what_changed()
+        for parameter in self._trained:  # another model's backward may have come by
+            parameter.grad = None
         if global_samples:
             self._expected = float(global_samples)
 
@@ -157,39 +212,77 @@ class SynchronousStep:
 
         Raises:
             StepMismatch: ranks are at different steps; on every rank.
+            NonFiniteLoss: a loss or gradient is infinite or not a number, and `nonfinite` is `fail`; on every rank.
         """
         if not self._microbatches:
             self._open(global_samples)
-        table = self._exchange_with_signal(stop=stop, has_data=has_data)
+        with self._phases.during("exchange"):
+            table = self._exchange_with_signal(stop=stop, has_data=has_data)
         table.check_step()
         samples = int(table.total("samples"))
-        norm = self._apply(samples, table) if samples else None
-        for parameter in self._watched:
+        with self._phases.during("update"):
+            outcome = self._apply(samples, table) if samples else Outcome()
+        for parameter in self._trained:
             parameter.grad = None
         self._begin()
-        return self._result(table, samples, norm)
+        self._phases.step = self._steps
+        return self._result(table, samples, outcome)
 
     def _exchange_with_signal(self, *, stop: bool, has_data: bool) -> SignalTable:
         row = dict.fromkeys(FIELDS, 0.0) | self._sums
         row |= {"step": self._steps, "samples": self._samples, "loss": self._loss, "has_data": has_data, "stop": stop}
+        row |= {"nonfinite": not math.isfinite(self._loss)}
+        row |= {f"{phase}_s": spent for phase, spent in zip(PHASES, self._phases.take_times(), strict=True)}
         used = [parameter.grad is not None for parameter in self._watched]
         signal = self._layout.encode(self._collectives.topology.rank, list(row.values()), used)
-        return self._layout.decode(self._exchange.finish(signal))
+        if self._exchange.reduction == "local" and self._samples:  # this rank's own mean
+            own = [parameter.grad for parameter in self._watched if parameter.grad is not None]
+            scale_gradients(own, self._expected / self._samples)
+        table = self._layout.decode(self._exchange.finish(signal))
+        exchange_sparse(self._sparse, self._collectives)
+        return table
 
-    def _apply(self, samples: int, table: SignalTable) -> float | None:
-        """Average, leave alone what no rank used, clip, and step; the 2-norm before clipping when it was needed."""
+    def _apply(self, samples: int, table: SignalTable) -> Outcome:
+        """Average, leave alone what no rank used, judge, clip, and step."""
         self._steps += 1
         for parameter, users in zip(self._watched, table.users, strict=True):
             if not users:
                 parameter.grad = None
-        if samples != self._expected:
-            torch._foreach_mul_([p.grad for p in self._watched if p.grad is not None], self._expected / samples)
-            self._expected = float(samples)
-        norm = self._clipping.apply(self._watched)
-        self._exchange.step()
-        return norm
+        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
+        factor = self._factor(samples)
+        self._expected = float(samples)
+        odd, finite = table.ranks("nonfinite"), all_finite(gradients)
+        if self._precision.judge(finite=finite or bool(odd)):
+            if odd or not finite:
+                return self._leave_out(odd)
+            scale_gradients(gradients, factor)
+            norm = self._clipping.apply(self._watched)
+            self._exchange.step()
+            return Outcome(norm=norm)
+        return Outcome(overflowed=True)
 
-    def _result(self, table: SignalTable, samples: int, norm: float | None) -> StepResult:
+    def _factor(self, samples: int) -> float:
+        """By what the exchanged gradients are to be multiplied."""
+        means = {"mean": self._expected / samples, "sum": self._expected, "local": 1.0}
+        return means[self._exchange.reduction] / self._precision.scale
+
+    def _leave_out(self, odd: tuple[int, ...]) -> Outcome:
+        """Make no update; all ranks alike.
+
+        Raises:
+            NonFiniteLoss: when that is to be the end.
+        """
+        if self._nonfinite == "skip":
+            return Outcome(nonfinite=odd or tuple(range(self._collectives.topology.size)))
+        where = f"the loss of ranks {list(odd)}" if odd else "the averaged gradient"
+        raise NonFiniteLoss(
+            f"make update {self._steps}",
+            found=f"{where} is infinite or not a number",
+            remedy="a smaller learning rate or optimizer.clip_norm; or leave such steps out with nonfinite=skip",
+            agreed=True,
+        ).at(odd[0] if odd else None, "forward" if odd else "backward")
+
+    def _result(self, table: SignalTable, samples: int, outcome: Outcome) -> StepResult:
         count = samples or float("nan")
         return StepResult(
             committed=samples > 0,
@@ -197,34 +290,37 @@ class SynchronousStep:
             samples=samples,
             loss=table.total("loss") / count,
             metrics={name: table.total(name) / count for name in self.metrics},
-            gradient_norm=norm,
+            gradient_norm=outcome.norm,
+            overflowed=outcome.overflowed,
+            nonfinite=outcome.nonfinite,
+            has_data=table.any("has_data"),
+            times=table.times(),
+            has_data=table.any("has_data"),
         )
 
+    def settle(self) -> None:
+        """Collective: average the running statistics of normalisations that see only their own rank's samples."""
+        equalize_statistics(self.model, self._collectives)
+
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps made."""
-        return {"steps": self._steps}
+        """The number of steps made, the scale of losses, and what the exchange keeps on all ranks alike."""
+        return {"steps": self._steps, "precision": self._precision.state_dict(), **self._exchange.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after that many steps."""
         self._steps = int(state["steps"])
+        if "precision" in state:
+            self._precision.load_state_dict(state["precision"])
+        self._exchange.load_state_dict(state)
 
+    def rank_state(self) -> dict[str, Any]:
+        """What this rank's exchange alone holds."""
+        return self._exchange.rank_state()
 
-def _refuse(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse what cannot be right, before anything is exchanged.
+    def load_rank_state(self, state: dict[str, Any] | None) -> None:
+        """Continue from it; None where no rank has one."""
+        self._exchange.load_rank_state(state)
 
-    Raises:
-        UsageError: a sparse embedding, or an optimizer whose step needs a closure.
-    """
-    for name, module in model.named_modules():
-        if getattr(module, "sparse", False) is True:
-            raise UsageError(
-                f"exchange the gradients of {name or type(module).__name__}",
-                found="it makes sparse gradients (sparse=True), which are not exchanged yet",
-                remedy="build it with sparse=False",
-            )
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise UsageError(
-            "train with LBFGS on several ranks",
-            found="its step calls the loss again and again through a closure, which no exchange can follow",
-            remedy="take another optimizer, such as torch.optim.AdamW",
-        )
+    def close(self) -> None:
+        """Collective: let go of hooks and memory."""
+        self._exchange.close()
