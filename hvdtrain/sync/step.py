@@ -295,7 +295,6 @@ class SynchronousStep:
             nonfinite=outcome.nonfinite,
             has_data=table.any("has_data"),
             times=table.times(),
-            has_data=table.any("has_data"),
         )
 
     def settle(self) -> None:
