@@ -26,7 +26,9 @@ from hvdtrain.topology import ROOT, Promise, detect
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("hvdtrain.cli.run", "train a recipe or FILE.py inside a rank"),
     "launch": ("hvdtrain.cli.launch", "start a command on N ranks, here or on several hosts"),
+    "sbatch": ("hvdtrain.cli.sbatch", "print a batch script for SLURM that resumes by itself"),
     "hosts": ("hvdtrain.cli.hosts", "read a host file in any dialect and write it in another"),
+    "audit": ("hvdtrain.cli.audit", "prove from a run's ledger that each epoch used each sample once"),
     "install-horovod": ("hvdtrain.cli.install", "build Horovod for the torch and MPI that are there, and install it"),
     "export": ("hvdtrain.cli.export", "write the model of a run's newest valid checkpoint to one file"),
 }

@@ -15,17 +15,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
 
-from hvdtrain.errors import LaunchError
+from hvdtrain.errors import EXIT_FAILED, LaunchError
 from hvdtrain.launch.spec import Invocation
 
 STOP_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 WATCHED = {*STOP_REQUESTS, *FORWARDED, signal.SIGCHLD}
 PR_SET_PDEATHSIG = 1
+ECHO_S = 2.0  # how long what the launcher left behind may hold on to its stderr
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,15 @@ class Job:
         """Ask the job to end, one degree harder than the last time."""
         self.asked_by = self.asked_by or by
         self._harder(f"{by.name}: ")
+
+    def await_end(self, by: signal.Signals) -> None:
+        """Give the ranks, who were asked by someone else, the time to end that they have after a request of ours."""
+        if signal.SIGUSR1 not in self.remaining:
+            return
+        self.asked_by = by
+        self.remaining.remove(signal.SIGUSR1)
+        self.deadline = self.clock() + self.grace.checkpoint_s
+        self.say(f"hvdtrain: {by.name} from SLURM, which has sent it to the ranks too: waiting for their checkpoint")
 
     def tick(self) -> None:
         """Go one degree harder where the time is over."""
@@ -113,11 +126,46 @@ def start(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Pop
             list(argv),
             env=dict(environment),
             stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=prepare,
         )
     except OSError as error:
         raise LaunchError(f"execute {argv[0]}", found=str(error), remedy="hvdtrain launch --dry-run ...") from error
+
+
+class Echo(threading.Thread):
+    """Copies what a launcher says on stderr, byte by byte as it comes, and keeps an eye on its lines.
+
+    Args:
+        source: the launcher's stderr.
+        sink: the descriptor that gets everything.
+        watch: called with each whole line.
+    """
+
+    def __init__(self, source: IO[bytes], sink: int, watch: Callable[[str], None]) -> None:
+        super().__init__(name="hvdtrain-echo", daemon=True)
+        self._source, self._sink, self._watch = source, sink, watch
+        self.start()
+
+    def run(self) -> None:
+        """Copy until the launcher and all that hold its stderr are gone."""
+        rest = b""
+        with self._source:
+            while data := os.read(self._source.fileno(), 65536):
+                write_all(self._sink, data)
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    self._watch(line.decode(errors="replace"))
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`; a reader that went away is no reason to stop the job."""
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BrokenPipeError:
+            return
 
 
 def say_on_stderr(text: str) -> None:
@@ -143,9 +191,16 @@ def execute(
     try:
         process = start(invocation.argv, invocation.environment(env))
         job = Job(process, grace or Grace(), say)
+        signs: list[str] = []
+        assert process.stderr is not None  # start() asked for the pipe
+        echo = Echo(process.stderr, 2, lambda line: signs.extend(s for s in invocation.false_success if s in line))
         while process.poll() is None:
             attend(job)
         kill_group(process.pid)
+        echo.join(ECHO_S)
+        if process.returncode == 0 and signs:
+            say("hvdtrain: the launcher ended with 0 although it could not start the ranks: counted as a failure")
+            return EXIT_FAILED
         return exit_status(process.returncode)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -156,11 +211,21 @@ def attend(job: Job, longest_s: float = 3600.0) -> None:
     wait_s = longest_s if job.deadline is None else min(longest_s, max(0.0, job.deadline - job.clock()))
     info = signal.sigtimedwait(WATCHED, wait_s)
     number = signal.Signals(info.si_signo) if info else None
-    if number in STOP_REQUESTS:
+    if number == signal.SIGTERM and info and sent_by_slurm(info.si_pid):
+        job.await_end(number)
+    elif number in STOP_REQUESTS:
         job.request_stop(number)
     elif number in FORWARDED:
         job.send(number)
     job.tick()
+
+
+def sent_by_slurm(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether that process is SLURM's own on this host, which signals all processes of a job when it ends it."""
+    try:
+        return (proc / str(pid) / "comm").read_text().startswith("slurmstepd")
+    except OSError:
+        return False
 
 
 def exit_status(returncode: int) -> int:

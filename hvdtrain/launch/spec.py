@@ -157,6 +157,7 @@ class Invocation:
         passed: names of the environment variables that other hosts get; values are never on the command line.
         kept: names that the launcher itself may have, where it would pass on all that it has; None keeps everything.
         notes: what was assumed or decided and is to be read in no option.
+        false_success: what the launcher says on stderr where it started nothing and yet ends with 0.
     """
 
     program: str
@@ -166,6 +167,7 @@ class Invocation:
     passed: tuple[str, ...] = ()
     kept: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
+    false_success: tuple[str, ...] = ()
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ from hvdtrain.launch.tool import Tool
 
 # The variables that the other launchers set by options; srun hands them to the ranks as they are.
 YIELD = {"pmix": ("OMPI_MCA_mpi_yield_when_idle", "1"), "pmi2": ("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")}
+# SLURM 22.05 ends with 0 when a step could not be launched, for one because the last attempt's step is not quite gone.
+FALSE_SUCCESS = ("launch failed: ", "aborted before step completely launched")
 PASSED = ("OMPI_MCA_*", "PMIX_MCA_*", "MPIR_CVAR_*", "I_MPI_*", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -38,6 +40,7 @@ def build(spec: LaunchSpec, tool: Tool, env: Mapping[str, str], pmi: str = "pmix
         variables=variables,
         passed=passed,
         notes=(f"launcher: {tool.text}", placement.thread_note(env)),
+        false_success=FALSE_SUCCESS,
     )
 
 

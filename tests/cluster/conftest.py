@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from local_cluster import Cluster, missing
 
-ROOT = Path(__file__).parents[2]
-KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "HVDTRAIN_VENV")
+KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV", "HVDTRAIN_VENV", "PYTHONPATH")
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +40,12 @@ def own_cluster(tmp_path):
         yield running
 
 
-@pytest.fixture
-def environment():
+def user_environment():
     """What a user's shell on the head has: the virtual environment first on PATH, and nothing of the test's own job."""
     env = {name: os.environ[name] for name in KEPT if name in os.environ}
     return {**env, "PATH": f"{Path(sys.executable).parent}:{env['PATH']}:/usr/sbin:/sbin"}
+
+
+@pytest.fixture
+def environment():
+    return user_environment()

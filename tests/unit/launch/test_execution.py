@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from hvdtrain.errors import LaunchError
-from hvdtrain.launch.execution import Grace, Job, execute
+from hvdtrain.launch.execution import Grace, Job, execute, sent_by_slurm
 from hvdtrain.launch.spec import Invocation, Option
 
 
@@ -20,6 +21,17 @@ def invocation(code):
 @pytest.mark.parametrize("status", [0, 1, 2, 75])
 def test_the_status_is_passed_on(status):
     assert execute(invocation(f"raise SystemExit({status})"), os.environ) == status
+
+
+def test_a_launcher_that_started_nothing_has_not_succeeded():
+    started = invocation("import sys; print('srun: error: task 0 launch failed: x', file=sys.stderr)")
+    assert execute(started, os.environ) == 0
+    assert execute(replace(started, false_success=("launch failed: ",)), os.environ) == 1
+
+
+def test_what_the_launcher_says_is_seen_as_it_comes(capfd):
+    assert execute(invocation("import sys; sys.stderr.write('half a line')"), os.environ) == 0
+    assert capfd.readouterr().err == "half a line"
 
 
 def test_death_by_a_signal_is_128_plus_its_number():
@@ -77,6 +89,24 @@ def test_a_request_to_stop_becomes_harder_with_time():
     now[0] = 65.0
     job.tick()
     assert killed == [process.pid]
+
+
+def test_when_slurm_has_told_the_ranks_they_are_not_told_again():
+    now, process = [0.0], FakeProcess()
+    job = Job(process, Grace(checkpoint_s=60, end_s=5), say=lambda text: None, clock=lambda: now[0])
+    job.await_end(signal.SIGTERM)
+    assert process.received == []
+    now[0] = 60.0
+    job.tick()
+    assert process.received == [signal.SIGTERM]
+
+
+def test_who_is_slurm(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "comm").write_text("slurmstepd\n")
+    assert sent_by_slurm(7, tmp_path)
+    assert not sent_by_slurm(8, tmp_path)
+    assert not sent_by_slurm(os.getpid())
 
 
 def test_a_second_request_does_not_wait():
