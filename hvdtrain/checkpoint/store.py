@@ -16,6 +16,7 @@ published or the one before. Nothing is deleted before its successor has been re
 from __future__ import annotations
 
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -140,7 +141,7 @@ class Store:
             return
         for path in sorted(self.directory.glob(".replaced-step-*")):
             final = self.directory / path.name.removeprefix(".replaced-")
-            if not final.exists():
+            if not os.path.lexists(final):
                 path.rename(final)
                 fsync_directory(self.directory)
         for pattern in (".staging-*", ".replaced-*", ".deleted-*"):
@@ -175,7 +176,7 @@ class Store:
 
     def _rename(self, staging: Path, final: Path) -> None:
         replaced = self.directory / f".replaced-{final.name}"
-        if final.exists() or final.is_symlink():
+        if os.path.lexists(final):
             _remove(replaced)
             final.rename(replaced)
         try:

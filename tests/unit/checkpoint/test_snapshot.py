@@ -1,5 +1,6 @@
 """The copy stands still while the state moves on, in memory that is used again."""
 
+import pytest
 import torch
 
 from hvdtrain.checkpoint.snapshot import HostCopier
@@ -36,3 +37,14 @@ def test_what_changed_its_shape_or_dtype_gets_new_memory_and_what_is_gone_lets_g
     assert copied["w"].tolist() == [1, 1, 1]
     assert copied["v"].dtype == torch.int32
     assert len(copier._buffers) == 2
+
+
+@pytest.mark.gpu
+def test_a_copy_from_a_gpu_is_complete_and_pinned():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no NVIDIA GPU")
+    live = torch.arange(1 << 20, device="cuda")
+    still = HostCopier().copy({"model": flatten([live])})["model"].tensors["0"]
+    live += 1
+    assert still.is_pinned()
+    assert torch.equal(still, torch.arange(1 << 20))
