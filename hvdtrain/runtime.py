@@ -18,18 +18,17 @@ import random
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
 from hvdtrain.checks import LaunchFacts, guard
 from hvdtrain.collectives import Collectives, HorovodTransport
 from hvdtrain.errors import EXIT_FAILED, HvdtrainError, InstallError
+from hvdtrain.failure import Failures
 from hvdtrain.launch.network import NETWORK_VARIABLE, addresses, socket_variables
 from hvdtrain.phases import Phases
 from hvdtrain.topology import Topology
@@ -50,6 +49,8 @@ class Run:
         seed: the seed that all ranks share.
         started: `time.monotonic()` when the rank was started.
         phases: what this rank does now, for its watchdog and for the step signal.
+        failures: records the first failure of the job, in its run directory once there is one.
+        closing: what is to be closed when the rank ends in order, before Horovod is.
     """
 
     topology: Topology
@@ -61,6 +62,8 @@ class Run:
     log: logging.Logger = field(default=LOGGER, repr=False)
     started: float = 0.0
     phases: Phases = field(default_factory=Phases, repr=False)
+    failures: Failures = field(default_factory=lambda: Failures(log=LOGGER), repr=False)
+    closing: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def abort(self, status: int = EXIT_FAILED) -> None:
         """End every process of the job now, without asking them; does not return."""
@@ -71,6 +74,12 @@ class Run:
 
             MPI.COMM_WORLD.Abort(status)
         os._exit(status)
+
+    @contextmanager
+    def root_section(self, name: str, *, timeout_s: float) -> Iterator[None]:
+        """Long work, of root or any rank, for which the others may wait without an alarm until `timeout_s` is over."""
+        with self.phases.section(name, timeout_s):
+            yield
 
 
 def _settle_environment(env: MutableMapping[str, str], *, deterministic: bool) -> None:
@@ -173,11 +182,9 @@ def logging_to(run: Run, directory: Path) -> Iterator[None]:
     handler.setFormatter(logging.Formatter(_LOG_FORMAT))
     handler.addFilter(_RankTag(run.topology, run.host))
     LOGGER.addHandler(handler)
-    try:
-        yield
-    finally:
-        LOGGER.removeHandler(handler)
-        handler.close()
+    yield
+    LOGGER.removeHandler(handler)  # after an exception it stays until the rank ends: the last words go there, too
+    handler.close()
 
 
 def _stop_logging() -> None:
@@ -219,7 +226,9 @@ def init(*, seed: int = 0, deterministic: bool = True) -> Iterator[Run]:
         seed=seed,
         started=started,
         phases=phases,
+        failures=Failures(rank=topology.rank, host=host, phases=phases, log=LOGGER),
     )
+    run.failures.hook_threads(run.abort)
     try:
         yield run
     except BaseException as error:
@@ -228,24 +237,28 @@ def init(*, seed: int = 0, deterministic: bool = True) -> Iterator[Run]:
     else:
         collectives.barrier()  # a rank that finishes early must not take Horovod away from the others
     finally:
+        run.closing.close()
+        run.failures.unhook_threads()
         _stop_logging()
     _stop_horovod()
 
 
 def _end_with(error: BaseException, run: Run) -> None:
-    """Abort the job for a fault that only this rank has; let one that all ranks raised together pass."""
+    """Abort the job for a fault that only this rank has; let one that all ranks raised together pass.
+
+    Raises:
+        SystemExit: a job of one rank was left by `sys.exit` before its end; never with status 0.
+    """
     if isinstance(error, HvdtrainError) and error.agreed:
+        run.failures.agreed(error)
+        run.closing.close()
         _stop_horovod()
         return
+    run.failures.caught(error, aloud=run.topology.size > 1)  # alone, Python or the command line says it
     if run.topology.size > 1:
-        report(error, error.__traceback__, run)
         run.abort()
-
-
-def report(error: BaseException, trace: TracebackType | None, run: Run) -> None:
-    """Write the traceback to the log, which tags each line's record with rank and host."""
-    text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    run.log.critical("rank %d on %s failed and ends the job\n%s", run.topology.rank, run.host, text)
+    if isinstance(error, SystemExit) and not error.code:
+        raise SystemExit(EXIT_FAILED) from error
 
 
 def _stop_horovod() -> None:
