@@ -26,6 +26,7 @@ from hvdtrain.checkpoint.manager import CheckpointManager
 from hvdtrain.checkpoint.store import Best
 from hvdtrain.checkpoint.weights import load_initial
 from hvdtrain.config import IDENTITY, Config, OptimizerConfig, differences, flatten, ignored, overlay, unflatten
+from hvdtrain.data.ledger import Attempt
 from hvdtrain.data.loader import EvaluationLoader, evaluation_loader, loader
 from hvdtrain.errors import ConfigError, RunDirectoryError
 from hvdtrain.metrics import compute
@@ -36,6 +37,7 @@ from hvdtrain.statetree import digest
 from hvdtrain.stopping import StopRequests
 from hvdtrain.sync import prepare
 from hvdtrain.train.callbacks import Callback, Checkpointer, Recorder
+from hvdtrain.train.ledgerkeeper import LedgerKeeper
 from hvdtrain.train.progress import ProgressBar
 from hvdtrain.train.rundirectory import RunDirectory, open_run_directory
 from hvdtrain.train.schedule import Schedule
@@ -210,7 +212,7 @@ def assemble(
         evaluation=build_evaluation(run, recipe),
         microbatches=config.train.microbatches,
         eval_every_epochs=config.train.eval_every_epochs,
-        callbacks=build_callbacks(run, config, directory, manager),
+        callbacks=build_callbacks(run, config, directory, manager, len(recipe.train_data)),
         stop_asked=stop.asked,
     )
 
@@ -259,29 +261,49 @@ def build_manager(run: Run, config: Config, directory: RunDirectory) -> Checkpoi
 
 
 def build_callbacks(
-    run: Run, config: Config, directory: RunDirectory, manager: CheckpointManager
+    run: Run, config: Config, directory: RunDirectory, manager: CheckpointManager, samples: int
 ) -> tuple[Callback, ...]:
     """What is done between steps; root's alone write. The checkpoint comes last, so it holds what the others did."""
     writers: list[Writer] = []
-    bars: list[Callback] = []
+    others: list[Callback] = []
     if run.topology.is_root:
         writers.append(jsonl(directory.metrics))
         writers.append(console(run.log))
         if config.train.tensorboard:
             writers.append(tensorboard(directory.path / "tensorboard"))
         if config.train.progress:
-            bars.append(ProgressBar())
-    return (Recorder(writers, every_steps=config.train.log_every), *bars, Checkpointer(manager))
+            others.append(ProgressBar())
+    checkpointer = Checkpointer(manager)
+    if config.data.ledger:
+        keeper = build_ledger(run, config, directory, samples)
+        checkpointer = Checkpointer(manager, before_save=keeper.flush)
+        others.append(keeper)
+    return (Recorder(writers, every_steps=config.train.log_every), *others, checkpointer)
+
+
+def build_ledger(run: Run, config: Config, directory: RunDirectory, samples: int) -> LedgerKeeper:
+    """The ledger of a training on so many samples."""
+    attempt = Attempt(
+        size=run.topology.size,
+        resumed_from=None,
+        n=samples,
+        seed=config.train.seed,
+        global_batch_size=config.train.global_batch_size,
+        remainder=config.data.remainder,
+        shuffle=config.data.shuffle,
+    )
+    return LedgerKeeper(directory.path, attempt)
 
 
 def resume(trainer: Trainer, manager: CheckpointManager, request: Request, directory: RunDirectory) -> Restored | None:
     """Collective: put the checkpoint to go on from into the trainer; None for a new run."""
-    if request.resume == "never":
-        return None
-    restored = manager.restore_latest() if request.resume == "auto" else manager.restore(request.resume)
+    restored: Restored | None = None
+    if request.resume != "never":
+        restored = manager.restore_latest() if request.resume == "auto" else manager.restore(request.resume)
     if restored is not None:
         trainer.load_state_dict(restored.state)
-        trainer.run.collectives.on_root(lambda: forget_after(directory.metrics, restored.step))
+    step = restored.step if restored else 0
+    trainer.run.collectives.on_root(lambda: forget_after(directory.metrics, step))
     return restored
 
 

@@ -39,7 +39,7 @@ class Callback:
         """After an evaluation; `metrics` are the same on every rank."""
 
     def fit_ended(self, trainer: Trainer) -> None:
-        """After the last step and evaluation, or when a stop was agreed."""
+        """After the last step and evaluation, or when a stop was agreed; callbacks are told in reverse order."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state to save."""
@@ -97,10 +97,15 @@ class Recorder(Callback):
 
 
 class Checkpointer(Callback):
-    """Saves the trainer at the configured steps or epochs, and always at the end."""
+    """Saves the trainer at the configured steps or epochs, and always at the end.
 
-    def __init__(self, manager: CheckpointManager) -> None:
-        self._manager = manager
+    Args:
+        manager: decides when, and writes.
+        before_save: what each rank must have put on disk before a checkpoint that follows from it.
+    """
+
+    def __init__(self, manager: CheckpointManager, *, before_save: Callable[[], None] = lambda: None) -> None:
+        self._manager, self._before_save = manager, before_save
         self._saved_step: int | None = None
         self._metrics: dict[str, float] | None = None
 
@@ -127,5 +132,7 @@ class Checkpointer(Callback):
     def _save(self, trainer: Trainer) -> None:
         if self._saved_step != trainer.step:
             with trainer.run.phases.during("save"):
+                trainer.sync.settle()
+                self._before_save()
                 self._manager.save(trainer.step, trainer.state_dict(), metrics=self._metrics)
             self._saved_step = trainer.step

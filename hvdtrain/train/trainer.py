@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from hvdtrain.metrics import Mean, Means, compute, means, merge, reduce
 from hvdtrain.runtime import Run
 from hvdtrain.sync.contract import GradientSync, StepResult
 from hvdtrain.train.callbacks import Callback
+from hvdtrain.train.ema import ParameterAverage
 from hvdtrain.train.generators import generator_state, set_generator_state
 from hvdtrain.train.schedule import Schedule
 
@@ -76,10 +78,12 @@ class Trainer:
         evaluation: this rank's part of the held-out samples, afresh at each iteration; None when there are none.
         microbatches: backward passes into which a step's share is cut.
         eval_every_epochs: epochs between evaluations; 0 evaluates only at the end.
+        average: of the parameters, for evaluation; one of the callbacks, too.
         stop_asked: whether this rank was asked to stop; the signal makes it everyone's decision.
         step: updates made.
         samples_seen: samples of these updates, over all ranks.
         samples_fitted: those of them that this process made, without what was resumed.
+        batch: what the last step used.
         evaluated: the metrics of the last evaluation, with `count`.
     """
 
@@ -95,10 +99,12 @@ class Trainer:
     microbatches: int = 1
     eval_every_epochs: int = 1
     callbacks: Sequence[Callback] = ()
+    average: ParameterAverage | None = None
     stop_asked: Callable[[], bool] = lambda: False
     step: int = 0
     samples_seen: int = 0
     samples_fitted: int = 0
+    batch: Batch | None = None
     stopped: bool = False
     evaluated: dict[str, float] = field(default_factory=dict)
     epoch_means: Means = field(default_factory=dict)
@@ -152,23 +158,29 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> StepResult:
         self.schedule.apply(self.optimizer, self.step)
-        parts = [part for part in batch.split(self.microbatches) if part[1]]
+        parts = batch.split(self.microbatches)
+        filled = sum(samples > 0 for _, samples in parts)
         for index, (data, samples) in enumerate(parts, start=1):
             self.run.phases.enter("forward")
-            output = self.loss(self.model, self._to_device(data))
+            output = self._forward(data) if samples else Output(loss=torch.zeros(()))
             self.sync.backward(
                 output.loss,
                 samples,
                 global_samples=batch.global_samples,
-                last=index == len(parts),
+                last=index == filled,
                 metrics=output.metrics,
             )
         result = self.sync.update(global_samples=batch.global_samples, stop=self.stop_asked())
         self._commit(batch, result)
         return result
 
+    def _forward(self, data: Any) -> Output:
+        with self.sync.autocast():
+            return self.loss(self.model, self._to_device(data))
+
     def _commit(self, batch: Batch, result: StepResult) -> None:
         batch.commit()
+        self.batch = batch
         self.step += 1
         if result.nonfinite:
             ranks = ", ".join(map(str, result.nonfinite))
@@ -198,9 +210,11 @@ class Trainer:
         Returns:
             `loss` and the recipe's metrics, weighted by samples, and `count`, the number of samples.
         """
+        self.sync.settle()
         training = self.model.training
         self.model.eval()
-        with self.run.phases.during("evaluate"):
+        averaged = self.average.applied(self.model) if self.average else nullcontext()
+        with self.run.phases.during("evaluate"), averaged:
             total = self._local_means(batches)
             reduced = reduce(total, self.run.collectives)
         self.model.train(training)
@@ -211,7 +225,7 @@ class Trainer:
         for batch in batches:
             self.run.phases.enter("evaluate")  # progress, for the watchdog
             if batch.samples:
-                output = self.loss(self.model, self._to_device(batch.data))
+                output = self._forward(batch.data)
                 values = {"loss": output.loss, **output.metrics}
                 total = merge(total, means({name: float(value) for name, value in values.items()}, batch.samples))
         return total
@@ -220,7 +234,8 @@ class Trainer:
         return move(data, self.run.device)
 
     def _tell(self, moment: str, *facts: Any) -> None:
-        for callback in self.callbacks:
+        told = reversed(self.callbacks) if moment == "fit_ended" else self.callbacks
+        for callback in told:
             getattr(callback, moment)(self, *facts)
 
     def state_dict(self) -> dict[str, Any]:
@@ -230,6 +245,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "sampler": self.batches.sampler.state_dict(),
             "sync": self.sync.state_dict(),
+            "sync_rank": PerRank(self.sync.rank_state()),
             "trainer": self._own_state(),
             "callbacks": {type(callback).__name__: callback.state_dict() for callback in self.callbacks},
             "generators": PerRank(generator_state()),
@@ -248,6 +264,7 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.batches.sampler.load_state_dict(state["sampler"])
         self.sync.load_state_dict(state["sync"])
+        self.sync.load_rank_state(state.get("sync_rank"))
         own = state["trainer"]
         self.step, self.samples_seen = own["step"], own["samples_seen"]
         self.epoch_means = {name: Mean(*pair) for name, pair in own["epoch_means"].items()}
