@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from hvdtrain.install import cache, faults, plan, record
@@ -29,7 +29,11 @@ LOG = logging.getLogger("hvdtrain.install")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.add_argument("--gpu", choices=["nccl"], help="reduce over GPUs with NCCL (needs the CUDA toolkit of torch)")
+    parser.add_argument(
+        "--gpu",
+        choices=["nccl", "none"],
+        help="reduce over GPUs with NCCL; needs the CUDA toolkit of torch (default: as what is installed, or none)",
+    )
     parser.add_argument(
         "--wheel-dir",
         type=Path,
@@ -62,17 +66,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _install(arguments: argparse.Namespace, facts: Facts, env: Mapping[str, str]) -> dict[str, object]:
     complete, _ = assume(facts)  # of what can be assumed, the wheel needs only the MPI: torch was asked for before
-    target = target_of(complete, gpu=arguments.gpu, env=env)
-    kept = cache.lookup(arguments.wheel_dir, target) if arguments.wheel_dir else None
     prefix, started = Path(facts.python.prefix), time.monotonic()
     present = record.read(prefix)
+    gpu = arguments.gpu or ("nccl" if present and present.target.cuda else "none")
+    target = target_of(complete, gpu=gpu, env=env)
+    if present and arguments.gpu is None:
+        target = _without_toolkit(target, present.target)
+    kept = cache.lookup(arguments.wheel_dir, target) if arguments.wheel_dir else None
     is_present = present is not None and present.target == target
     if is_present and (kept or not arguments.wheel_dir):
         return _report("Horovod is installed already, for what is here", target, started)
     if present and (changes := present.target.differences(target)):
         LOG.info("the Horovod that is here was built for something else: %s", "; ".join(changes))
     if not kept and not cache.lookup(cache.default_root(env), target):
-        _refuse_build(arguments, facts, target)
+        _refuse_build(arguments, facts, target, gpu)
     options = {"constraint": arguments.constraint, "offline": kept.folder if kept else None}
     execute(plan.mpi_steps(facts, **options), env)
     entry = kept or _cached(arguments, complete, target, env)
@@ -87,10 +94,16 @@ def _install(arguments: argparse.Namespace, facts: Facts, env: Mapping[str, str]
     return _report(status, target, started) | {"wheel": str(entry.wheel)}
 
 
-def _refuse_build(arguments: argparse.Namespace, facts: Facts, target: Target) -> None:
+def _without_toolkit(target: Target, present: Target) -> Target:
+    """The target that is installed, when all that differs is a CUDA toolkit that is not on PATH at the moment."""
+    assumed = replace(target, cuda=present.cuda, cuda_architectures=present.cuda_architectures, nccl=present.nccl)
+    return assumed if assumed == present else target
+
+
+def _refuse_build(arguments: argparse.Namespace, facts: Facts, target: Target, gpu: str) -> None:
     if release(target.torch)[:2] > NEWEST_TRIED_TORCH:
         LOG.warning("torch %s is newer than any that Horovod %s was built for; trying", target.torch, target.horovod)
-    obstacles = faults.build_faults(facts, gpu=arguments.gpu)
+    obstacles = faults.build_faults(facts, gpu=gpu)
     folder = arguments.wheel_dir
     if obstacles and folder and (unfit := faults.no_fitting_wheel(folder, target, cache.targets_in(folder))):
         obstacles.insert(0, unfit)
@@ -140,11 +153,12 @@ def _keep(arguments: argparse.Namespace, facts: Facts, target: Target, entry: En
 
 def _dry_run(arguments: argparse.Namespace, facts: Facts, env: Mapping[str, str]) -> str:
     complete, notes = assume(facts)
-    if arguments.gpu:
+    gpu = arguments.gpu or "none"
+    if gpu == "nccl":
         complete, more = assume_gpu(complete)
         notes += more
-    target = target_of(complete, gpu=arguments.gpu, env=env)
-    obstacles = faults.environment_faults(facts) + faults.build_faults(facts, gpu=arguments.gpu)
+    target = target_of(complete, gpu=gpu, env=env)
+    obstacles = faults.environment_faults(facts) + faults.build_faults(facts, gpu=gpu)
     steps = _whole(arguments, facts, complete, target, env)
     if arguments.json:
         whole = {

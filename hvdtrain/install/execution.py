@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import EXIT_FAILED, InstallError
-from hvdtrain.install.plan import Command, Keep, Link, Script, Step
+from hvdtrain.install.plan import Command, Link, Script, Step
 
 LOG = logging.getLogger("hvdtrain.install")
 AGAIN = "hvdtrain install-horovod --dry-run     (prints each command, to try them one at a time)"
@@ -57,7 +57,7 @@ def execute(steps: Sequence[Step], env: Mapping[str, str]) -> None:
             if not (step.path.exists() or step.path.is_symlink()):
                 step.path.symlink_to(step.to)
         else:
-            assert not isinstance(step, Keep), "cache.publish does this; the step exists to be printed"
+            raise TypeError("cache.publish keeps the wheels; that step exists to be printed")
 
 
 def _run(command: Command, env: Mapping[str, str]) -> None:

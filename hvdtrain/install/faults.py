@@ -46,7 +46,7 @@ def _environment_fault(python: Python) -> InstallError | None:
     )
 
 
-def build_faults(facts: Facts, *, gpu: str | None) -> list[InstallError]:
+def build_faults(facts: Facts, *, gpu: str) -> list[InstallError]:
     """Why no wheel can be built here."""
     found = []
     if facts.compiler is None:
@@ -66,7 +66,7 @@ def build_faults(facts: Facts, *, gpu: str | None) -> list[InstallError]:
                 remedy=f"apt-get install python{version}-dev     (dnf: python{version}-devel; or a Python from source)",
             )
         )
-    return found + (_gpu_faults(facts) if gpu else [])
+    return found + (_gpu_faults(facts) if gpu == "nccl" else [])
 
 
 def _gpu_faults(facts: Facts) -> list[InstallError]:

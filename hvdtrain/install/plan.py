@@ -1,8 +1,8 @@
 """The installation as a list of steps: a pure function of the facts, which can be printed instead of run.
 
-    build = build_steps(facts, target, gpu=None, work=Path("/tmp/w"))
+    build = build_steps(facts, target, mpi=facts.mpi, work=Path("/tmp/w"))
     print(as_shell(build))                          # can be pasted into a shell
-    install_steps(facts, wheel=entry.wheel, ...)
+    install_steps(facts.python, wheel=entry.wheel)
 
 What makes the build work on today's PyTorch: a compiler wrapper that sets the C++ standard after Horovod's own, no
 build isolation (so that the torch at hand is the one that is built for), and the policy version that CMake 4 wants.

@@ -1,6 +1,6 @@
 """What a built Horovod depends on; equal targets may share a wheel, others never do.
 
-target = target_of(facts, gpu=None)
+target = target_of(facts, gpu="none", env=os.environ)
 target.key                          # "torch2.13.0+cpu-cp311-openmpi5.0.11-cpu-3f2a9c01d4e5"
 target.differences(other)           # ["torch: 2.13.0+cpu, not 2.14.1"]
 """
@@ -107,12 +107,12 @@ def assume_gpu(facts: Facts) -> tuple[Facts, list[str]]:
     return facts, notes
 
 
-def target_of(facts: Facts, *, gpu: str | None, env: Mapping[str, str]) -> Target:
+def target_of(facts: Facts, *, gpu: str, env: Mapping[str, str]) -> Target:
     """The target for these facts, in which nothing may be missing.
 
     Args:
         facts: from `find`, completed by `assume` where that is wanted.
-        gpu: None or "nccl".
+        gpu: "nccl" or "none".
         env: HOROVOD_BUILD_CUDA_CC_LIST is read.
     """
     assert facts.torch is not None
@@ -126,7 +126,7 @@ def target_of(facts: Facts, *, gpu: str | None, env: Mapping[str, str]) -> Targe
         mpi_prefix=facts.mpi.prefix,
         cxx_standard=cxx_standard(facts.torch),
     )
-    if gpu is None:
+    if gpu == "none":
         return target
     architectures = env.get("HOROVOD_BUILD_CUDA_CC_LIST") or CUDA_ARCHITECTURES
     return replace(target, cuda=facts.cuda or "", nccl=facts.nccl or "", cuda_architectures=architectures)

@@ -4,8 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+
+from hvdtrain.cli.install import _without_toolkit
+from hvdtrain.install.target import Target
 
 # -S leaves site-packages out: no torch, no mpi4py, no Horovod, whatever this environment holds
 PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from hvdtrain.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -71,3 +75,12 @@ def test_a_named_mpi_that_is_not_there_is_refused(bare):
     done = bare("install-horovod", "--mpi", "/nowhere/mpicxx")
     assert done.returncode == 2
     assert "/nowhere/mpicxx" in done.stderr
+
+
+def test_an_installed_build_for_gpus_stays_when_the_toolkit_is_not_loaded():
+    fields = {"horovod": "0.28.1", "torch": "2.14.1", "python": "cp311", "machine": "m", "mpi": "Open MPI 5.0.11"}
+    present = Target(**fields, mpi_prefix="", cxx_standard=20, cuda="13.0", cuda_architectures="90", nccl="2.28.9")
+    now = replace(present, cuda="", cuda_architectures="80,90")
+    assert _without_toolkit(now, present) == present
+    newer = replace(now, torch="2.15.0")
+    assert _without_toolkit(newer, present) == newer

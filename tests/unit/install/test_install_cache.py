@@ -16,7 +16,7 @@ NAME = "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
 
 @pytest.fixture
 def target(laptop):
-    return target_of(laptop, gpu=None, env={})
+    return target_of(laptop, gpu="none", env={})
 
 
 def put(root, target, content="a wheel"):

@@ -15,7 +15,7 @@ def with_python(facts, **changes):
 def test_a_complete_machine_has_no_faults(machine):
     _, facts = machine
     assert environment_faults(facts) == []
-    assert build_faults(facts, gpu="nccl" if facts.cuda else None) == []
+    assert build_faults(facts, gpu="nccl" if facts.cuda else "none") == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_conda_is_an_environment(laptop):
 def test_several_faults_come_in_one_message(laptop):
     nothing = with_python(replace(laptop, compiler=None), has_headers=False)
     with pytest.raises(InstallError) as caught:
-        refuse(build_faults(nothing, gpu=None))
+        refuse(build_faults(nothing, gpu="none"))
     text = str(caught.value)
     assert "2 things are missing" in text
     assert "no C++ compiler" in text
@@ -71,7 +71,7 @@ def test_several_faults_come_in_one_message(laptop):
 
 
 def test_the_nearest_wheel_is_named(laptop):
-    target = target_of(laptop, gpu=None, env={})
+    target = target_of(laptop, gpu="none", env={})
     near = replace(target, torch="2.12.0")
     far = replace(near, python="cp312", machine="linux_aarch64-glibc2.36")
     fault = no_fitting_wheel(Path("/kept"), target, [far, near])

@@ -11,7 +11,7 @@ from hvdtrain.install.target import target_of
 
 def whole(facts):
     """Every step, as `--dry-run` would show it."""
-    target = target_of(facts, gpu="nccl" if facts.cuda else None, env={})
+    target = target_of(facts, gpu="nccl" if facts.cuda else "none", env={})
     steps = plan.build_steps(facts, target, mpi=facts.mpi, work=Path("/cache/stage"), constraint="pins.txt")
     steps.append(plan.Keep(why="keep it", wheels=Path("/cache/stage/wheels"), folder=Path("/cache/key")))
     steps += plan.install_steps(facts.python, wheel=Path("/cache/key/horovod.whl"), constraint="pins.txt")
@@ -48,13 +48,13 @@ def test_no_step_names_torch(machine):
 
 def test_the_wrapper_sets_the_standard_last_and_quotes_the_compiler(laptop):
     facts = replace(laptop, compiler="/opt/my compilers/g++", torch="2.14.0")
-    words = shlex.split(plan.wrapper_text(facts, target_of(facts, gpu=None, env={})).splitlines()[1])
+    words = shlex.split(plan.wrapper_text(facts, target_of(facts, gpu="none", env={})).splitlines()[1])
     assert words[:2] == ["exec", "/opt/my compilers/g++"]
     assert words[-2:] == ["$@", "-std=c++20"]
 
 
 def test_a_library_for_the_mpi_wheel_finds_it_in_whatever_environment_it_lies(laptop):
-    text = plan.wrapper_text(laptop, target_of(laptop, gpu=None, env={}))
+    text = plan.wrapper_text(laptop, target_of(laptop, gpu="none", env={}))
     assert "'-Wl,-rpath,$ORIGIN/../../../..'" in text  # site-packages/horovod/torch -> lib
 
 

@@ -9,7 +9,7 @@ from hvdtrain.install.target import target_of
 
 @pytest.fixture
 def target(laptop):
-    return target_of(laptop, gpu=None, env={})
+    return target_of(laptop, gpu="none", env={})
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def test_a_release_is_compared_by_its_numbers():
 
 
 def test_every_field_changes_the_key(laptop):
-    target = target_of(laptop, gpu=None, env={})
+    target = target_of(laptop, gpu="none", env={})
     assert {field.name for field in fields(Target)} == set(OTHER)
     keys = {replace(target, **{name: value}).key for name, value in OTHER.items()}
     assert len(keys | {target.key}) == len(OTHER) + 1
@@ -45,11 +45,11 @@ def test_a_target_survives_its_record(gpu_cluster):
 
 def test_a_build_for_the_cpu_does_not_depend_on_the_toolkit(gpu_cluster):
     without = replace(gpu_cluster, cuda=None, nccl=None)
-    assert target_of(gpu_cluster, gpu=None, env={}) == target_of(without, gpu=None, env={})
+    assert target_of(gpu_cluster, gpu="none", env={}) == target_of(without, gpu="none", env={})
 
 
 def test_differences_name_both_sides(laptop):
-    target = target_of(laptop, gpu=None, env={})
+    target = target_of(laptop, gpu="none", env={})
     other = replace(target, torch="2.14.1", nccl="2.28.9")
     assert target.differences(other) == ["torch: 2.13.0+cpu, not 2.14.1", "nccl: none, not 2.28.9"]
     assert target.differences(target) == []
