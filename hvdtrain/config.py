@@ -29,6 +29,8 @@ class TrainConfig:
     """Samples per step over all ranks together, whatever their number."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Of forward and backward: bf16 and fp16 by autocast, fp16 with scaled losses; parameters stay fp32."""
+    ema_decay: float | None = None
+    """Evaluate with a moving average of the parameters, of this decay per step; without it, with the last ones."""
     microbatches: int = 1
     """Backward passes that a step's share is cut into, to save memory; the result is the same."""
     seed: int = 0
@@ -109,6 +111,8 @@ class SyncConfig:
     """Size at which a group of gradients is sent while backward goes on, in bytes."""
     overlap: bool = True
     """Send gradients while backward goes on; off for graphs that reach a parameter in several backward passes."""
+    batchnorm: Literal["local", "sync"] = "local"
+    """BatchNorm over each rank's own samples, or over those of all ranks (SyncBatchNorm)."""
     sparse: Literal["gather", "dense"] = "gather"
     """Sparse gradients of embeddings: gather the rows of all ranks, or sum them as dense ones."""
 
@@ -214,6 +218,10 @@ def _fraction(value: Any) -> bool:
     return bool(0 <= value <= 1)
 
 
+def _fraction_or_none(value: Any) -> bool:
+    return bool(value is None or 0 <= value <= 1)
+
+
 def _below_one(value: Any) -> bool:
     return bool(0 <= value < 1)
 
@@ -250,6 +258,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         ],
         (_not_negative, "must be 0 or greater"),
     ),
+    "train.ema_decay": (_fraction_or_none, "must be between 0 and 1"),
     "schedule.final_fraction": (_fraction, "must be between 0 and 1"),
     **dict.fromkeys(["optimizer.momentum", "optimizer.beta1", "optimizer.beta2"], (_below_one, "must be in [0, 1)")),
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +36,10 @@ from hvdtrain.runtime import Run, logging_to
 from hvdtrain.statetree import digest
 from hvdtrain.stopping import StopRequests
 from hvdtrain.sync import prepare
+from hvdtrain.sync.contract import GradientSync
+from hvdtrain.sync.normalization import convert_sync_batchnorm
 from hvdtrain.train.callbacks import Callback, Checkpointer, Recorder
+from hvdtrain.train.ema import ParameterAverage
 from hvdtrain.train.ledgerkeeper import LedgerKeeper
 from hvdtrain.train.progress import ProgressBar
 from hvdtrain.train.rundirectory import RunDirectory, open_run_directory
@@ -173,6 +176,8 @@ def assemble(
 ) -> Trainer:
     """Collective: put the trainer of a recipe together, with parameters broadcast from root."""
     model = recipe.model.to(run.device)
+    if config.sync.batchnorm == "sync":
+        model = convert_sync_batchnorm(model, run.collectives)
     optimizer = build_optimizer(model, config.optimizer)
     batches = loader(
         run,
@@ -186,20 +191,14 @@ def assemble(
         microbatches=config.train.microbatches,
     )
     budget = Budget(steps=config.train.steps, epochs=config.train.epochs)
+    sync = build_sync(run, model, optimizer, config, recipe.metrics)
+    decay = config.train.ema_decay
+    average = None if decay is None else ParameterAverage(model, decay=decay)
     return Trainer(
         run=run,
         model=model,
         loss=recipe.loss,
-        sync=prepare(
-            run,
-            model,
-            optimizer,
-            config=config.sync,
-            clip_norm=config.optimizer.clip_norm,
-            clip_value=config.optimizer.clip_value,
-            metrics=recipe.metrics,
-            nonfinite=config.train.nonfinite,
-        ),
+        sync=sync,
         optimizer=optimizer,
         schedule=Schedule(
             config.schedule,
@@ -212,8 +211,29 @@ def assemble(
         evaluation=build_evaluation(run, recipe),
         microbatches=config.train.microbatches,
         eval_every_epochs=config.train.eval_every_epochs,
-        callbacks=build_callbacks(run, config, directory, manager, len(recipe.train_data)),
+        average=average,
+        callbacks=(
+            *([average] if average else []),
+            *build_callbacks(run, config, directory, manager, len(recipe.train_data)),
+        ),
         stop_asked=stop.asked,
+    )
+
+
+def build_sync(
+    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, config: Config, metrics: Sequence[str]
+) -> GradientSync:
+    """Collective: the exchange that the configuration names, with parameters broadcast from root."""
+    return prepare(
+        run,
+        model,
+        optimizer,
+        config=config.sync,
+        clip_norm=config.optimizer.clip_norm,
+        clip_value=config.optimizer.clip_value,
+        metrics=metrics,
+        nonfinite=config.train.nonfinite,
+        precision=config.train.precision,
     )
 
 

@@ -165,7 +165,7 @@ def _converted(old: _BatchNorm, collectives: Collectives) -> SyncBatchNorm:
 
 
 def attend(model: nn.Module) -> None:
-    """Collective (with a `SyncBatchNorm` in training): what a rank without samples does in a microbatch."""
+    """Collective: what a rank without samples does in a microbatch."""
     layers = [layer for layer in model.modules() if isinstance(layer, SyncBatchNorm) and layer.training]
     for layer in layers:
         layer.attend()
@@ -181,7 +181,7 @@ def _local_statistics(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def equalize_statistics(model: nn.Module, collectives: Collectives) -> None:
-    """Collective, when the model has a BatchNorm of its own rank: average the running statistics over ranks.
+    """Collective: average the running statistics over ranks.
 
     Statistics that are equal already keep their bits: the mean of equal fp32 numbers is exact in fp64.
     """

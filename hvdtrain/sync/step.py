@@ -216,6 +216,7 @@ class SynchronousStep:
         """
         if not self._microbatches:
             self._open(global_samples)
+            attend(self.model)
         with self._phases.during("exchange"):
             table = self._exchange_with_signal(stop=stop, has_data=has_data)
         table.check_step()
