@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import torch
+
 from hvdtrain.checkpoint.delivery import Restored, deliver
 from hvdtrain.checkpoint.format import Checkpoint, Snapshot
 from hvdtrain.checkpoint.snapshot import HostCopier
@@ -84,7 +86,7 @@ class CheckpointManager:
         self._every_steps, self._every_epochs = every_steps, every_epochs
         self._store = Store(directory, keep=keep, keep_every=keep_every, best=best)
         self._recovered = False
-        self._copier, self._asynchronous = HostCopier(), asynchronous
+        self._copier, self._asynchronous = HostCopier(threads=torch.get_num_threads()), asynchronous
         self._publish = publish or self._store.publish
         self._writer = Writer(self._recover_and_publish, clock=clock, asynchronous=asynchronous)
         self.last_save_s: float | None = None  # how long the last save took that this rank has heard of
