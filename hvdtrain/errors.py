@@ -11,6 +11,7 @@
     │   └── InvalidCheckpoint   one checkpoint is damaged, incomplete, hostile or of another model
     ├── ReplicaMismatch         ranks that must hold the same values do not
     ├── StepMismatch            ranks that must be at the same step are not
+    ├── StagingError            data could not be copied to every host
     ├── OrderError              a batch was committed twice, or out of order
     ├── NonFiniteLoss           a loss or gradient is infinite or not a number
     ├── RootFailed              code that ran on rank zero alone raised; every rank learns of it by this
@@ -119,6 +120,10 @@ class ReplicaMismatch(HvdtrainError):
 
 class StepMismatch(HvdtrainError):
     """Ranks that must be at the same step are not."""
+
+
+class StagingError(HvdtrainError):
+    """Data could not be copied to every host; what was at the destination before is still there."""
 
 
 class OrderError(HvdtrainError):
