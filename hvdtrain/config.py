@@ -152,6 +152,26 @@ class StopConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatchdogConfig:
+    """When a job that makes no progress is ended."""
+
+    stall_s: float | None = 300.0
+    """Seconds without progress on any rank after which the job is aborted with a report; none never does."""
+    usual_steps: float = 20.0
+    """And at least so many times the usual time of a step, where steps are long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentinelConfig:
+    """How it is made sure that ranks still hold the same model."""
+
+    every_steps: int | None = 100
+    """Steps between comparisons of parameters, buffers and optimizer state across ranks."""
+    policy: Literal["fail", "repair"] = "fail"
+    """When a rank differs: end the job, or give it the values of the majority (of root, where there is none)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole run; see each section's class."""
 
@@ -162,6 +182,8 @@ class Config:
     sync: SyncConfig = field(default_factory=SyncConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     stop: StopConfig = field(default_factory=StopConfig)
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+    sentinel: SentinelConfig = field(default_factory=SentinelConfig)
 
 
 SECTIONS: dict[str, type] = {part.name: part.default_factory for part in fields(Config)}  # type: ignore[misc]
@@ -234,6 +256,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
             "train.microbatches",
             "train.log_every",
             "optimizer.clip_norm",
+            "watchdog.stall_s",
+            "sentinel.every_steps",
             "optimizer.clip_value",
             "sync.bucket_bytes",
             "checkpoint.every_steps",

@@ -30,7 +30,7 @@ PHASES: tuple[PhaseName, ...] = ("user", "data", "forward", "backward", "exchang
 _INDEX = {name: index for index, name in enumerate(PHASES)}
 _WAITING = _INDEX["exchange"]  # whose time it is while a rank waits
 
-_VERSION, _RANK, _PID, _BORN, _ENDED, _STEP, _PHASE, _SINCE, _WAITS, _BEAT, _CHANGES, _UNTIL, _OFFSET = range(13)
+_VERSION, _RANK, _PID, _BORN, _ENDED, _STEP, _PHASE, _SINCE, _WAITS, _BEAT, _MOVED, _UNTIL, _OFFSET = range(13)
 _TIMES = 16  # the first of one word for each phase
 _TEXTS = 8 * 32  # where the bytes of host and section begin
 _TEXT_BYTES = 128
@@ -53,7 +53,7 @@ class Record:
         since: since when.
         waits: it waits for other ranks.
         beat: when its watchdog was last alive; 0 where none ran yet.
-        changes: how often the phase changed; what does not change makes no progress.
+        moved: when it last made progress: entered a phase, or heard from the others.
         until: until when long work was declared; 0 for none.
         section: the name of that work.
     """
@@ -68,7 +68,7 @@ class Record:
     since: float
     waits: bool
     beat: float
-    changes: int
+    moved: float
     until: float
     section: str
 
@@ -99,7 +99,7 @@ class Phases:
         words = self._words
         words[_VERSION], words[_RANK], words[_PID], words[_BORN] = _FORMAT, rank, os.getpid(), born(os.getpid())
         words[_OFFSET] = int(wall() * 1e9) - self._last
-        words[_SINCE] = self._last
+        words[_SINCE] = words[_MOVED] = self._last
         self._write_text(0, host)
 
     def keep_in(self, path: Path) -> None:
@@ -113,6 +113,7 @@ class Phases:
         mapped[:] = bytes(self._bytes)
         self._map, self._bytes = mapped, memoryview(mapped)
         self._words = self._bytes.cast("q")
+        self._words[_ENDED] = 0
 
     def flush(self) -> None:
         """Let readers on other hosts see the record, where the run directory is on a shared file system."""
@@ -140,8 +141,7 @@ class Phases:
         words, index, now = self._words, _INDEX[phase], self._clock()
         words[self._bucket] += now - self._last
         self._last, self._bucket = now, _TIMES + index
-        words[_PHASE], words[_SINCE] = index, now
-        words[_CHANGES] += 1
+        words[_PHASE], words[_SINCE], words[_MOVED] = index, now, now
 
     @contextmanager
     def during(self, phase: PhaseName) -> Iterator[None]:
@@ -164,8 +164,7 @@ class Phases:
             words, now = self._words, self._clock()
             words[self._bucket] += now - self._last
             self._last, self._bucket = now, bucket
-            words[_WAITS] = 0
-            words[_CHANGES] += 1
+            words[_WAITS], words[_MOVED] = 0, now
 
     @contextmanager
     def section(self, name: str, timeout_s: float) -> Iterator[None]:
@@ -175,8 +174,7 @@ class Phases:
         try:
             yield
         finally:
-            self._words[_UNTIL] = 0
-            self._words[_CHANGES] += 1
+            self._words[_UNTIL], self._words[_MOVED] = 0, self._clock()
 
     def take_times(self) -> list[float]:
         """Seconds in each of PHASES since the last call."""
@@ -237,7 +235,7 @@ def decode(data: bytes) -> Record:
         since=time_of(_SINCE),
         waits=bool(words[_WAITS]),
         beat=time_of(_BEAT),
-        changes=words[_CHANGES],
+        moved=time_of(_MOVED),
         until=time_of(_UNTIL),
         section=text(1) if words[_UNTIL] else "",
     )

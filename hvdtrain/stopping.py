@@ -24,6 +24,8 @@ from typing import Any
 from hvdtrain.config import StopConfig
 from hvdtrain.errors import EXIT_FAILED, ConfigError
 
+_LOG = logging.getLogger(__name__)
+
 
 def signal_number(name: str) -> signal.Signals:
     """The signal of that name.
@@ -66,6 +68,7 @@ class StopRequests:
         self._deadline = _deadline(config, env, clock() if started is None else started)
         self._before: dict[signal.Signals, Any] = {}
         self._asked_at = 0.0
+        self._handled, self._heard, self._counted = 0, 0, 0  # signals by the handler, by `heard`, and by either
         self.reason: str | None = None
 
     def __enter__(self) -> StopRequests:
@@ -80,13 +83,31 @@ class StopRequests:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        now = self._clock()
-        if self.reason is not None and now - self._asked_at <= self._grace_s:
-            self._leave(EXIT_FAILED)
-        self.reason, self._asked_at = signal.Signals(number).name, now
+        self._handled += 1
+        self._count(number)
         earlier = self._before.get(signal.Signals(number))
         if callable(earlier) and earlier is not signal.default_int_handler:
             earlier(number, frame)
+
+    def heard(self, number: int) -> None:
+        """A signal came, which another thread was told by `signal.set_wakeup_fd`; may be before or after the handler.
+
+        Python's handlers wait until the main thread is back from Horovod; this does not.
+        """
+        if number in self._signals:
+            self._heard += 1
+            self._count(number)
+            _LOG.info("%s: this rank asks all ranks to stop after their step", signal.Signals(number).name)
+
+    def _count(self, number: int) -> None:
+        """Each signal once, although both the handler and `heard` see it."""
+        arrived = max(self._handled, self._heard)
+        if arrived == self._counted:
+            return
+        self._counted, now = arrived, self._clock()
+        if self.reason is not None and now - self._asked_at <= self._grace_s:
+            self._leave(EXIT_FAILED)
+        self.reason, self._asked_at = signal.Signals(number).name, now
 
     def asked(self) -> bool:
         """Whether to stop now; cheap enough for each step."""
@@ -117,5 +138,5 @@ def _end_by_scontrol(env: Mapping[str, str]) -> float | None:
         found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b", shown)
         return time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")) if found else None
     except (OSError, subprocess.SubprocessError) as error:
-        logging.getLogger(__name__).warning("the time limit of this SLURM job is not known: %s", error)
+        _LOG.warning("the time limit of this SLURM job is not known: %s", error)
         return None

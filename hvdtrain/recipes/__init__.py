@@ -45,6 +45,7 @@ from hvdtrain.train.progress import ProgressBar
 from hvdtrain.train.rundirectory import RunDirectory, open_run_directory
 from hvdtrain.train.schedule import Schedule
 from hvdtrain.train.trainer import Budget, Trainer
+from hvdtrain.watchdog import Watchdog, watching
 
 __all__ = ["Recipe", "Request", "assemble", "find_recipe", "train"]
 
@@ -83,17 +84,26 @@ def train(run: Run, source: RecipeSource, request: Request) -> dict[str, Any]:
     directory = open_run_directory(run, request.run_dir)
     with logging_to(run, directory.logs):
         config = resolve(run, source, request, directory)
-        recipe = source.build(config)
-        if request.init_from is not None:
-            start_from(run, recipe.model, request.init_from)
-        manager = build_manager(run, config, directory)
-        with StopRequests(config.stop, env=os.environ, save_s=lambda: manager.last_save_s or 0.0) as stop:
-            trainer = assemble(run, recipe, config, directory, manager, stop)
-            restored = resume(trainer, manager, request, directory)
-            announce(trainer, config, restored)
-            summary = fit_and_summarize(trainer, stop, restored)
+        with watching(run, directory.path, config.watchdog) as watchdog:
+            summary = _train_watched(run, source, request, directory, config, watchdog)
         run.collectives.on_root(lambda: directory.write_json("summary.json", summary))
     return summary
+
+
+def _train_watched(
+    run: Run, source: RecipeSource, request: Request, directory: RunDirectory, config: Config, watchdog: Watchdog
+) -> dict[str, Any]:
+    """Collective: the part of `train` whose failures are recorded in the run directory."""
+    recipe = source.build(config)
+    if request.init_from is not None:
+        start_from(run, recipe.model, request.init_from)
+    manager = build_manager(run, config, directory)
+    with StopRequests(config.stop, env=os.environ, save_s=lambda: manager.last_save_s or 0.0) as stop:
+        watchdog.listen(stop.heard)
+        trainer = assemble(run, recipe, config, directory, manager, stop)
+        restored = resume(trainer, manager, request, directory)
+        announce(trainer, config, restored)
+        return fit_and_summarize(trainer, stop, restored)
 
 
 def start_from(run: Run, model: nn.Module, file: Path) -> None:
