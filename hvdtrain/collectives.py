@@ -104,6 +104,8 @@ class Collectives:
         flat = tensor.detach().reshape(-1).contiguous()
         if flat.numel() == 0 or self.topology.size == 1:
             return tensor.detach().clone()
+        if flat.numel() == 1:
+            flat = flat.as_strided((1,), (1,))  # contiguous by any stride, but bytes can be seen by stride 1 alone
         moved = self._transport.broadcast(flat.view(torch.uint8), name)
         return moved.view(flat.dtype).reshape(tensor.shape)
 

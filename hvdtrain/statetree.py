@@ -210,7 +210,10 @@ def _body(tag: str, body: Json) -> Json:
 def raw_bytes(tensor: Tensor) -> Tensor:
     """The elements of a dense tensor as one row of uint8 in host memory: (nbytes,); a view where that is possible."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8)  # (elements * itemsize,)
+    row = plain.reshape(-1)  # (elements,)
+    if row.numel() == 1:
+        row = row.as_strided((1,), (1,))  # a single element is contiguous by any stride, but can be viewed by 1 alone
+    return row.view(torch.uint8)  # (elements * itemsize,)
 
 
 def digest(named: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> str:

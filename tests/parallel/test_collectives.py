@@ -38,6 +38,13 @@ def test_broadcast_reads_a_transposed_tensor_by_its_own_order(run):
     assert torch.equal(got, torch.arange(12.0).reshape(3, 4).T)
 
 
+def test_broadcast_reads_a_single_element_of_any_stride(run):
+    got = run.collectives.broadcast(torch.arange(4.0)[::4] + 3 if run.topology.is_root else torch.zeros(4)[::4])
+    assert got.tolist() == [3]
+    mine = torch.tensor([5.0, 6.0])[1::2] if run.topology.is_root else torch.zeros(2)[1::2]
+    assert run.collectives.broadcast(mine).tolist() == [6]
+
+
 def test_broadcast_keeps_the_bits_of_what_is_not_a_number(run):
     pattern = torch.tensor([0x7FC01234, -1, 0x7F800000], dtype=torch.int32)
     mine = pattern.view(torch.float32) if run.topology.is_root else torch.zeros(3)

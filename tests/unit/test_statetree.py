@@ -92,6 +92,11 @@ def test_every_dtype_of_the_table_has_bytes():
         assert raw_bytes(torch.empty((2, 3), dtype=dtype)).numel() == 6 * dtype.itemsize
 
 
+def test_a_single_element_of_a_strided_row_has_bytes():
+    for tensor in (torch.arange(4.0)[::4], torch.arange(6.0).reshape(2, 3)[1:, ::3], torch.tensor([2j]).imag):
+        assert raw_bytes(tensor).view(tensor.dtype).tolist() == tensor.reshape(-1).tolist()
+
+
 def test_names_are_the_paths_and_stay_unique():
     a, b, c, d = torch.zeros(4, 1).unbind()
     flat = flatten({"x": {"y": a, 0: b, "0": c}, "x.y": d})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hvdtrain.checkpoint.snapshot import HostCopier
+from hvdtrain.checkpoint.snapshot import PIECE_BYTES, HostCopier
 from hvdtrain.statetree import flatten, tree_digest, unflatten
 
 
@@ -37,6 +37,17 @@ def test_what_changed_its_shape_or_dtype_gets_new_memory_and_what_is_gone_lets_g
     assert copied["w"].tolist() == [1, 1, 1]
     assert copied["v"].dtype == torch.int32
     assert len(copier._buffers) == 2
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_byte_of_every_kind_of_tensor_is_copied(threads):
+    large = torch.arange(3 * PIECE_BYTES // 8 + 5)
+    tree = [large, large[::2], large.reshape(-1, 1).t(), torch.tensor([1j, 2]).conj(), torch.tensor([1j]).conj().imag]
+    tree += [torch.tensor(True), torch.empty(0, 3), torch.nn.Parameter(torch.ones(3).bfloat16())]
+    flat = flatten(tree)
+    still = HostCopier(threads=threads).copy({"all": flat})["all"]
+    assert tree_digest(unflatten(still.skeleton, still.tensors)) == tree_digest(tree)
+    assert not {t.data_ptr() for t in still.tensors.values() if t.numel()} & {t.data_ptr() for t in tree}
 
 
 @pytest.mark.gpu
