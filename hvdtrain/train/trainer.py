@@ -130,7 +130,9 @@ class Trainer:
         self._tell("fit_started")
         while not self.stopped and not self.budget.is_spent(self.step, self.epoch):
             self._fit_epoch()
-        if not self.stopped:
+        if self.stopped:
+            self.run.log.info("stop agreed after step %d", self.step)
+        else:
             self._evaluate_once()
         self._tell("fit_ended")
 
