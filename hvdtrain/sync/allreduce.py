@@ -112,6 +112,7 @@ class HorovodExchange(Stateless):
             carrier, named, op=hvd.Sum, groups=self._groups(), compression=Wire(self._signal, half=self._half)
         )
         self._wrapped.inner = self._optimizer
+        self._wrapped.set_backward_passes_per_step(_NEVER)  # until armed: another model's backward may come by
 
     def _groups(self) -> list[list[Parameter]] | None:
         if self._bucket_bytes is None:
@@ -140,7 +141,7 @@ class HorovodExchange(Stateless):
         self._wrapped.set_backward_passes_per_step(1)
         torch.autograd.backward([*waiting, self._signal], [*map(torch.zeros_like, waiting), signal])
         self._wrapped.synchronize()
-        self._wrapped.set_backward_passes_per_step(_NEVER)  # until armed: another model's backward may come by
+        self._wrapped.set_backward_passes_per_step(_NEVER)
         summed = self._signal.grad
         assert summed is not None
         self._signal.grad = None

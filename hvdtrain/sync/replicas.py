@@ -34,13 +34,12 @@ def broadcast_replica(model: nn.Module, optimizer: torch.optim.Optimizer, collec
 
 
 def broadcast_parameters(tensors: Mapping[str, Tensor], collectives: Collectives) -> None:
-    """Collective: give these tensors root's values, in place."""
+    """Collective: give these tensors root's values, in place and unseen by autograd."""
     if collectives.topology.size == 1 or not tensors:
         return
     theirs = broadcast_tree({name: tensor.detach() for name, tensor in tensors.items()}, collectives)
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(theirs[name])
+    for name, tensor in tensors.items():
+        tensor.data.copy_(theirs[name])
 
 
 def replica_digests(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:

@@ -145,7 +145,12 @@ class SynchronousStep:
             self._watch()
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context in which the forward pass and the loss are to be computed."""
+        """The context in which the forward pass and the loss are to be computed.
+
+        Parameters that were added since the last step take root's values before the first forward pass of a step.
+        """
+        if not self._microbatches and torch.is_grad_enabled():
+            self._watch_what_changed()
         return self._precision.autocast()
 
     def backward(

@@ -16,6 +16,7 @@ from torch import nn
 
 from hvdtrain.config import SyncConfig
 from hvdtrain.sync import prepare
+from hvdtrain.sync.normalization import convert_sync_batchnorm
 
 STEPS = 10
 SAMPLES = 12  # per step, over all ranks
@@ -124,6 +125,18 @@ SCENARIOS = [
     Scenario(name="clip_value", shares=unequal, prepared={"clip_value": 0.02}, scale=5.0, linear=False),
     Scenario(name="frozen", build=frozen, optimizer=momentum, shares=unequal),
     Scenario(name="unused", build=Unused, optimizer=momentum, shares=unequal, linear=False),
+    Scenario(name="batchnorm", build=normalised, normalised=True, shares=unequal, tolerance=2e-6, linear=False),
+    Scenario(
+        name="batchnorm2d",
+        build=convolutional,
+        normalised=True,
+        shares=idle,
+        optimizer=momentum,
+        tolerance=2e-6,
+        linear=False,
+    ),
+    Scenario(name="bf16", shares=unequal, microbatch=5, prepared={"precision": "bf16"}, tolerance=5e-3, linear=False),
+    Scenario(name="fp16", shares=idle, microbatch=5, prepared={"precision": "fp16"}, tolerance=1e-3, linear=False),
     Scenario(name="tied", build=Tied, optimizer=momentum, shares=unequal, microbatch=3),
 ]
 
@@ -181,6 +194,8 @@ def train_step(sync, model, x, y, *, microbatch=SAMPLES, **known):
 def together(run, scenario, config: SyncConfig, *, known=True, hook=None):
     """The parameters and buffers after the same steps on all ranks; what is not root's is built from another seed."""
     model, optimizer = built(scenario, seed=7 + run.topology.rank)
+    if scenario.normalised:
+        model = convert_sync_batchnorm(model, run.collectives)
     sync = prepare(run, model, optimizer, config=config, **scenario.prepared)
     for step in range(STEPS):
         x, y = share_of(scenario, step, run.topology)
