@@ -15,14 +15,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from hvdtrain import failure as failures
+from hvdtrain.errors import LaunchError
 from hvdtrain.launch import hostfile
 from hvdtrain.launch.allocation import allocation
 from hvdtrain.launch.environment import withheld_names
-from hvdtrain.launch.execution import execute
 from hvdtrain.launch.network import addresses, check_network, interface_in
 from hvdtrain.launch.selection import LAUNCHERS, Choice, select
 from hvdtrain.launch.spec import Host, Invocation, LaunchSpec
+from hvdtrain.launch.supervisor import Policy, supervise
 from hvdtrain.launch.transcript import transcript
+
+LEAST_LOST_S = 3.0  # beats come once a second at most
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--env", action="append", default=[], metavar="GLOB", help="further variables that other hosts get (repeatable)"
     )
     parser.add_argument("--no-preflight", action="store_true", help="do not ask the hosts before ranks start on them")
+    parser.add_argument("--max-restarts", type=int, default=0, metavar="K", help="start a failed job again, K times")
+    parser.add_argument(
+        "--min-np", type=int, metavar="M", help="go on with M ranks or more when hosts are lost (default: N)"
+    )
+    parser.add_argument(
+        "--lost-after",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="a host silent for so long is lost (default: %(default)s)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show the command and its reasons, and start nothing")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="what each rank runs, after `--`")
 
@@ -57,7 +72,55 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(transcript(invocation), end="")
         return 0
-    return execute(invocation, os.environ)
+    return supervise(
+        spec,
+        policy_of(arguments),
+        build=choice.build,
+        env=os.environ,
+        watched=spec.spans_hosts and choice.tool.flavour != "slurm",
+        first_failure=lambda: recorded_failure(spec.command),
+    )
+
+
+def policy_of(arguments: argparse.Namespace) -> Policy:
+    """What the options allow the supervisor.
+
+    Raises:
+        LaunchError: they contradict themselves.
+    """
+    faults = [
+        *([f"--max-restarts {arguments.max_restarts}, expected 0 or more"] if arguments.max_restarts < 0 else []),
+        *([f"--min-np {arguments.min_np}, expected 1 or more"] if (arguments.min_np or 1) < 1 else []),
+        *(
+            [f"--lost-after {arguments.lost_after}, expected {LEAST_LOST_S} or more"]
+            if arguments.lost_after < LEAST_LOST_S
+            else []
+        ),
+    ]
+    if faults:
+        raise LaunchError("supervise the job", found="; ".join(faults), remedy="hvdtrain launch --help")
+    if arguments.min_np is not None and arguments.max_restarts == 0:
+        print("hvdtrain: warning: --min-np is ignored without --max-restarts", file=sys.stderr)
+    return Policy(max_restarts=arguments.max_restarts, min_np=arguments.min_np, lost_after_s=arguments.lost_after)
+
+
+def recorded_failure(command: tuple[str, ...]) -> tuple[str, str] | None:
+    """The host and the text of the first failure that a rank of this training recorded."""
+    directory = run_directory(command)
+    failure = failures.read(directory) if directory else None
+    return (failure.host, str(failure)) if failure else None
+
+
+def run_directory(command: tuple[str, ...]) -> Path | None:
+    """The run directory of a training; None for any other command."""
+    if Path(command[0]).name != "hvdtrain" or command[1:2] != ("run",) or len(command) < 3:
+        return None
+    for word, following in zip(command, (*command[1:], ""), strict=True):
+        if word == "--run-dir" and following:
+            return Path(following)
+        if word.startswith("--run-dir="):
+            return Path(word.partition("=")[2])
+    return Path("runs") / Path(command[2]).stem
 
 
 def build(choice: Choice, spec: LaunchSpec, env: Mapping[str, str], notes: tuple[str, ...]) -> Invocation:

@@ -5,30 +5,26 @@ first the ranks are *asked* (SIGUSR1, which every launcher forwards: hvdtrain's 
 75), then the launcher gets SIGTERM, then its whole process group is killed. Whoever kills hvdtrain itself takes the
 launcher along.
 
-    status = execute(invocation, os.environ)            # the job's own status: 0, 2, 75, ..., 128 + n after signal n
+    execute(invocation, os.environ).status          # the job's own status: 0, 2, 75, ..., 128 + n after signal n
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
-from hvdtrain.errors import EXIT_FAILED, LaunchError
+from hvdtrain.errors import EXIT_FAILED
+from hvdtrain.launch.process import FORWARDED, STOP_REQUESTS, WATCHED, Echo, exit_status, kill_group, start
 from hvdtrain.launch.spec import Invocation
 
-STOP_REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
-WATCHED = {*STOP_REQUESTS, *FORWARDED, signal.SIGCHLD}
-PR_SET_PDEATHSIG = 1
+LONGEST_S = 3600.0  # a wait that is ended by signals alone
+LOOK_S = 1.0
 ECHO_S = 2.0  # how long what the launcher left behind may hold on to its stderr
 
 
@@ -62,6 +58,11 @@ class Job:
         """Ask the job to end, one degree harder than the last time."""
         self.asked_by = self.asked_by or by
         self._harder(f"{by.name}: ")
+
+    def give_up(self, because: str) -> None:
+        """End a job that cannot go on: nobody is asked for a checkpoint."""
+        self.remaining = [degree for degree in self.remaining if degree != signal.SIGUSR1]
+        self._harder(f"{because}: ")
 
     def await_end(self, by: signal.Signals) -> None:
         """Give the ranks, who were asked by someone else, the time to end that they have after a request of ours."""
@@ -101,76 +102,29 @@ class Job:
             self.process.send_signal(number)
 
 
-def kill_group(pid: int) -> None:
-    """SIGKILL to every process that is still in the group of `pid`."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def start(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a launcher in a session of its own, with the signals unblocked, bound to the life of this process.
-
-    Raises:
-        LaunchError: it cannot be executed.
-    """
-    libc = ctypes.CDLL(None)
-
-    def prepare() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-
-    try:
-        return subprocess.Popen(
-            list(argv),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=prepare,
-        )
-    except OSError as error:
-        raise LaunchError(f"execute {argv[0]}", found=str(error), remedy="hvdtrain launch --dry-run ...") from error
-
-
-class Echo(threading.Thread):
-    """Copies what a launcher says on stderr, byte by byte as it comes, and keeps an eye on its lines.
-
-    Args:
-        source: the launcher's stderr.
-        sink: the descriptor that gets everything.
-        watch: called with each whole line.
-    """
-
-    def __init__(self, source: IO[bytes], sink: int, watch: Callable[[str], None]) -> None:
-        super().__init__(name="hvdtrain-echo", daemon=True)
-        self._source, self._sink, self._watch = source, sink, watch
-        self.start()
-
-    def run(self) -> None:
-        """Copy until the launcher and all that hold its stderr are gone."""
-        rest = b""
-        with self._source:
-            while data := os.read(self._source.fileno(), 65536):
-                write_all(self._sink, data)
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._watch(line.decode(errors="replace"))
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data`; a reader that went away is no reason to stop the job."""
-    while data:
-        try:
-            data = data[os.write(descriptor, data) :]
-        except BrokenPipeError:
-            return
-
-
 def say_on_stderr(text: str) -> None:
     """Print one line for the user, beside the ranks' own output."""
     print(text, file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a job ended.
+
+    Attributes:
+        status: as a shell would say it: the job's own, or 128 + n where signal n ended the launcher.
+        stopped_by: the signal by which someone asked for the end; None where nobody did.
+        broken: why the supervisor ended it; empty where it did not.
+    """
+
+    status: int
+    stopped_by: signal.Signals | None = None
+    broken: str = ""
+
+
+def nothing_broken() -> str:
+    """The supervisor's look at a job that nobody supervises."""
+    return ""
 
 
 def execute(
@@ -179,34 +133,60 @@ def execute(
     *,
     grace: Grace | None = None,
     say: Callable[[str], None] = say_on_stderr,
-) -> int:
-    """Run `invocation` to its end and return its exit status, 128 + n where signal n ended it.
+    watch: Callable[[str], None] = lambda line: None,
+    look: Callable[[], str] = nothing_broken,
+) -> Ending:
+    """Run `invocation` to its end.
 
     Must be called in the main thread: for its duration the signals are taken from whoever had them.
+
+    Args:
+        invocation: what to run.
+        env: the environment that it inherits.
+        grace: how long it may take to end when it is asked to.
+        say: gets lines for the user.
+        watch: gets each line that the launcher writes on stderr.
+        look: called every second; when it returns a reason, the job is ended.
 
     Raises:
         LaunchError: the launcher cannot be executed.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    try:
+    with signals_taken():
         process = start(invocation.argv, invocation.environment(env))
         job = Job(process, grace or Grace(), say)
         signs: list[str] = []
+
+        def hear(line: str) -> None:
+            signs.extend(sign for sign in invocation.false_success if sign in line)
+            watch(line)
+
         assert process.stderr is not None  # start() asked for the pipe
-        echo = Echo(process.stderr, 2, lambda line: signs.extend(s for s in invocation.false_success if s in line))
+        echo = Echo(process.stderr, 2, hear)
+        broken = ""
         while process.poll() is None:
-            attend(job)
+            attend(job, LOOK_S if look is not nothing_broken else LONGEST_S)
+            if not broken and (broken := look()):
+                job.give_up(broken)
         kill_group(process.pid)
         echo.join(ECHO_S)
-        if process.returncode == 0 and signs:
-            say("hvdtrain: the launcher ended with 0 although it could not start the ranks: counted as a failure")
-            return EXIT_FAILED
-        return exit_status(process.returncode)
+    status = exit_status(process.returncode)
+    if status == 0 and signs:
+        say("hvdtrain: the launcher ended with 0 although it could not start the ranks: counted as a failure")
+        status = EXIT_FAILED
+    return Ending(status=status, stopped_by=job.asked_by, broken=broken)
+
+
+@contextmanager
+def signals_taken() -> Iterator[None]:
+    """For the duration, signals wait until `attend` or `pause` takes them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def attend(job: Job, longest_s: float = 3600.0) -> None:
+def attend(job: Job, longest_s: float = LONGEST_S) -> None:
     """Wait for the next signal, or until `job` is due to be asked harder, and act on it."""
     wait_s = longest_s if job.deadline is None else min(longest_s, max(0.0, job.deadline - job.clock()))
     info = signal.sigtimedwait(WATCHED, wait_s)
@@ -220,14 +200,19 @@ def attend(job: Job, longest_s: float = 3600.0) -> None:
     job.tick()
 
 
+def pause(seconds: float) -> signal.Signals | None:
+    """Wait between two attempts; returns at once, with its number, when a signal asks for the end."""
+    deadline = time.monotonic() + seconds
+    while (left_s := deadline - time.monotonic()) > 0:
+        info = signal.sigtimedwait({*STOP_REQUESTS, *FORWARDED}, left_s)
+        if info:
+            return signal.Signals(info.si_signo)
+    return None
+
+
 def sent_by_slurm(pid: int, proc: Path = Path("/proc")) -> bool:
     """Whether that process is SLURM's own on this host, which signals all processes of a job when it ends it."""
     try:
         return (proc / str(pid) / "comm").read_text().startswith("slurmstepd")
     except OSError:
         return False
-
-
-def exit_status(returncode: int) -> int:
-    """What a shell would report for the return code of `subprocess`."""
-    return returncode if returncode >= 0 else 128 - returncode

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from hvdtrain.errors import LaunchError
 from hvdtrain.launch import placement
 from hvdtrain.launch.environment import SESSION, passed_names
-from hvdtrain.launch.mpirun import network_variable, root_variables, ssh_option, with_variables
+from hvdtrain.launch.mpirun import job_variables, root_variables, ssh_option, with_variables
 from hvdtrain.launch.spec import Invocation, LaunchSpec, Option, Variable
 from hvdtrain.launch.tool import Tool
 
@@ -32,7 +32,7 @@ def build(spec: LaunchSpec, tool: Tool, env: Mapping[str, str], mpi: Tool) -> In
     Raises:
         LaunchError: the hosts have not enough slots, or the network has no interface on this host.
     """
-    variables = (*_root(spec, mpi), *network_variable(spec))
+    variables = (*_root(spec, mpi), *job_variables(spec))
     names = (*SESSION, *spec.env_patterns)
     passed = passed_names(with_variables(env, variables), names) if spec.spans_hosts else ()
     return Invocation(

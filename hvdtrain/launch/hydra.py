@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from hvdtrain.errors import LaunchError
 from hvdtrain.launch import placement, ssh
 from hvdtrain.launch.environment import passed_names
-from hvdtrain.launch.mpirun import network_variable, with_variables
+from hvdtrain.launch.mpirun import job_variables, with_variables
 from hvdtrain.launch.spec import Host, Invocation, LaunchSpec, Option, Variable
 from hvdtrain.launch.tool import Tool
 
@@ -44,7 +44,7 @@ def _variables(spec: LaunchSpec, tool: Tool) -> Iterator[Variable]:
     if why := placement.why_yield(spec):
         name, value = ("I_MPI_THREAD_YIELD", "2") if tool.flavour == "intel" else ("MPIR_CVAR_POLLS_BEFORE_YIELD", "1")
         yield Variable(name, value, why)
-    yield from network_variable(spec)
+    yield from job_variables(spec)
     if spec.spans_hosts:  # the last one, as Hydra 5.0.2 does not pass on the last variable of its own environment
         yield Variable("HYDRA_LAUNCHER_EXTRA_ARGS", " ".join(ssh.options(spec.connect_timeout_s)), ssh.WHY)
 

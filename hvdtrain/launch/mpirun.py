@@ -19,6 +19,7 @@ from hvdtrain.launch.environment import passed_names
 from hvdtrain.launch.network import NETWORK_VARIABLE
 from hvdtrain.launch.spec import Host, Invocation, LaunchSpec, Option, Variable
 from hvdtrain.launch.tool import Tool
+from hvdtrain.launch.warden import VARIABLE as TOKEN_VARIABLE
 
 ROOT_VARIABLES = (
     "OMPI_ALLOW_RUN_AS_ROOT",
@@ -34,7 +35,7 @@ def build(spec: LaunchSpec, tool: Tool, env: Mapping[str, str]) -> Invocation:
     Raises:
         LaunchError: the hosts have not enough slots, or Open MPI cannot be given one of them.
     """
-    variables = (*root_variables(spec, tool), *network_variable(spec))
+    variables = (*root_variables(spec, tool), *job_variables(spec))
     passed = passed_names(with_variables(env, variables), spec.env_patterns) if spec.spans_hosts else ()
     return Invocation(
         program=tool.path,
@@ -59,11 +60,12 @@ def root_variables(spec: LaunchSpec, tool: Tool) -> tuple[Variable, ...]:
     )
 
 
-def network_variable(spec: LaunchSpec) -> tuple[Variable, ...]:
-    """The job's network, for each rank to find its own interface in."""
-    if not spec.network:
-        return ()
-    return (Variable(NETWORK_VARIABLE, spec.network, "each rank finds its own interface in it for Gloo and NCCL"),)
+def job_variables(spec: LaunchSpec) -> Iterator[Variable]:
+    """What every rank is told of its job: its network, and the token by which its processes are found."""
+    if spec.network:
+        yield Variable(NETWORK_VARIABLE, spec.network, "each rank finds its own interface in it for Gloo and NCCL")
+    if spec.token:
+        yield Variable(TOKEN_VARIABLE, spec.token, "marks the processes of this job, so that none is left on any host")
 
 
 def _placing(spec: LaunchSpec) -> Iterator[Option]:

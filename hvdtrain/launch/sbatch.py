@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hvdtrain.errors import EXIT_STOPPED, EXIT_USAGE, UsageError
+from hvdtrain.launch.spec import resuming, told_to_resume
 
 # what sbatch(1) takes: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]
 TIME = re.compile(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}")
@@ -143,26 +144,29 @@ def _prologue(batch: BatchSpec) -> Iterator[str]:
 
 
 def _start(batch: BatchSpec) -> Iterator[str]:
-    words = shlex.join(["hvdtrain", "launch", *batch.launch_options, "--", *_resuming(batch.command)])
+    words = shlex.join(
+        [
+            "hvdtrain",
+            "launch",
+            *batch.launch_options,
+            "--",
+            *(batch.command if told_to_resume(batch.command) else resuming(batch.command)),
+        ]
+    )
     yield "# The launch takes the hosts and ranks of this allocation; `hvdtrain launch --dry-run ...` shows how."
+    yield "signalled=no launch="
+    yield "# The time is nearly up, and the ranks are to save and stop:"
+    yield 'trap \'signalled=yes; [ -z "$launch" ] || kill -USR1 "$launch"\' USR1'
+    yield "# SLURM ends the job, and tells the ranks itself:"
+    yield "trap 'signalled=yes' TERM"
     yield f"{words} &"
     yield "launch=$!"
-    yield "signalled=no"
-    yield "trap 'signalled=yes; kill -USR1 \"$launch\"' USR1   # the time is nearly up: the ranks are to save and stop"
-    yield "trap 'signalled=yes' TERM                         # SLURM ends the job, and tells the ranks itself"
     yield "status=interrupted"
     yield 'while [ "$signalled" = yes ] || [ "$status" = interrupted ]; do   # a signal interrupts `wait`'
     yield "    signalled=no"
     yield '    wait "$launch"'
     yield "    status=$?"
     yield "done"
-
-
-def _resuming(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command, told to go on from its last checkpoint, where it is a training that was not told otherwise."""
-    ours = command[0].rpartition("/")[2] == "hvdtrain" and command[1:2] == ("run",)
-    told = any(word.partition("=")[0] == "--resume" for word in command)
-    return (*command, "--resume", "auto") if ours and not told else command
 
 
 def _end(batch: BatchSpec) -> Iterator[str]:

@@ -64,6 +64,7 @@ class LaunchSpec:
         env_patterns: patterns of further environment variables that other hosts are to get.
         as_root: whether the launcher runs as root, which Open MPI must be told.
         connect_timeout_s: limit for one ssh connection.
+        token: marks the job's processes on every host, so that they are found; empty where nothing is started.
     """
 
     command: tuple[str, ...]
@@ -75,6 +76,7 @@ class LaunchSpec:
     env_patterns: tuple[str, ...] = ()
     as_root: bool = False
     connect_timeout_s: int = CONNECT_TIMEOUT_S
+    token: str = ""
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -180,3 +182,19 @@ class Invocation:
         own = {variable.name: variable.value for variable in self.variables}
         kept = env.keys() if self.kept is None else env.keys() & set(self.kept)
         return {name: value for name, value in env.items() if name in kept and name not in own} | own
+
+
+def told_to_resume(command: tuple[str, ...]) -> bool:
+    """Whether a command says itself from where it wants to resume."""
+    return any(word.partition("=")[0] == "--resume" for word in command)
+
+
+def resuming(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A training that goes on from its last checkpoint, whatever it said; any other command as it is."""
+    if command[0].rpartition("/")[2] != "hvdtrain" or command[1:2] != ("run",):
+        return command
+    words = list(command)
+    if "--resume" in words[:-1]:
+        at = words.index("--resume")
+        del words[at : at + 2]
+    return (*(word for word in words if not word.startswith("--resume=")), "--resume", "auto")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from hvdtrain.launch import placement
 from hvdtrain.launch.environment import SESSION, passed_names
-from hvdtrain.launch.mpirun import network_variable, with_variables
+from hvdtrain.launch.mpirun import job_variables, with_variables
 from hvdtrain.launch.spec import Invocation, LaunchSpec, Option, Variable
 from hvdtrain.launch.tool import Tool
 
@@ -54,7 +54,7 @@ def _variables(spec: LaunchSpec, env: Mapping[str, str], pmi: str) -> Iterator[V
         if "PMIX_MCA_psec" not in env:
             why = "ranks prove who they are by their user, as Open MPI from PyPI has no munge and would complain of it"
             yield Variable("PMIX_MCA_psec", "^munge", why)
-    yield from network_variable(spec)
+    yield from job_variables(spec)
 
 
 def _placing(spec: LaunchSpec, pmi: str) -> Iterator[Option]:

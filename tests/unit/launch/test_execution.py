@@ -20,22 +20,22 @@ def invocation(code):
 
 @pytest.mark.parametrize("status", [0, 1, 2, 75])
 def test_the_status_is_passed_on(status):
-    assert execute(invocation(f"raise SystemExit({status})"), os.environ) == status
+    assert execute(invocation(f"raise SystemExit({status})"), os.environ).status == status
 
 
 def test_a_launcher_that_started_nothing_has_not_succeeded():
     started = invocation("import sys; print('srun: error: task 0 launch failed: x', file=sys.stderr)")
-    assert execute(started, os.environ) == 0
-    assert execute(replace(started, false_success=("launch failed: ",)), os.environ) == 1
+    assert execute(started, os.environ).status == 0
+    assert execute(replace(started, false_success=("launch failed: ",)), os.environ).status == 1
 
 
 def test_what_the_launcher_says_is_seen_as_it_comes(capfd):
-    assert execute(invocation("import sys; sys.stderr.write('half a line')"), os.environ) == 0
+    assert execute(invocation("import sys; sys.stderr.write('half a line')"), os.environ).status == 0
     assert capfd.readouterr().err == "half a line"
 
 
 def test_death_by_a_signal_is_128_plus_its_number():
-    assert execute(invocation("import os; os.kill(os.getpid(), 9)"), os.environ) == 137
+    assert execute(invocation("import os; os.kill(os.getpid(), 9)"), os.environ).status == 137
 
 
 def test_a_program_that_is_not_there_is_refused():
@@ -128,7 +128,7 @@ time.sleep(60)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_asks_for_a_checkpoint_and_passes_its_status_on(number):
     script = f"import os, sys; from hvdtrain.launch.execution import execute; from {__name__} import RANK, invocation;"
-    script += "sys.exit(execute(invocation(RANK), os.environ))"
+    script += "sys.exit(execute(invocation(RANK), os.environ).status)"
     env = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", script], env=env, **pipes) as launcher:
@@ -149,3 +149,11 @@ def test_whoever_kills_hvdtrain_takes_the_launcher_along():
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(pid)
+
+
+def test_a_job_that_is_found_broken_is_ended_and_says_why():
+    looks = iter(["", "gpu02 has not answered for 30 s"])
+    ending = execute(invocation("import time; time.sleep(60)"), os.environ, look=lambda: next(looks, ""))
+    assert ending.broken == "gpu02 has not answered for 30 s"
+    assert ending.status == 128 + signal.SIGTERM
+    assert ending.stopped_by is None

@@ -94,7 +94,7 @@ def test_the_cap_holds():
 
 
 def test_the_signal_before_the_limit_reaches_the_launch_and_its_status_is_kept():
-    play = "trap 'exit 75' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done"
+    play = "trap 'exit 75' USR1; sleep 0.2; kill -USR1 $PPID; while :; do sleep 0.01; done"
     code, shown = played(play)
     assert code == 75
     assert "passed -USR1" in shown
