@@ -12,6 +12,7 @@
     ├── ReplicaMismatch         ranks that must hold the same values do not
     ├── StepMismatch            ranks that must be at the same step are not
     ├── StagingError            data could not be copied to every host
+    ├── CoverageError           a source gave samples twice, or not at all, to a job
     ├── OrderError              a batch was committed twice, or out of order
     ├── NonFiniteLoss           a loss or gradient is infinite or not a number
     ├── RootFailed              code that ran on rank zero alone raised; every rank learns of it by this
@@ -124,6 +125,10 @@ class StepMismatch(HvdtrainError):
 
 class StagingError(HvdtrainError):
     """Data could not be copied to every host; what was at the destination before is still there."""
+
+
+class CoverageError(HvdtrainError):
+    """A source that was divided among ranks and workers gave some samples twice, or not at all."""
 
 
 class OrderError(HvdtrainError):

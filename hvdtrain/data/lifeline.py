@@ -6,8 +6,8 @@ mpirun waits for those.
 
     DataLoader(..., multiprocessing_context=worker_context(), worker_init_fn=WorkerStart(os.getpid()))
 
-Linux sends the signal when the *thread* that started a process ends, so the first worker should be started from a
-thread that lives as long as the rank: its main thread.
+Linux sends the signal when the *thread* that started a process ends, so the fork server is started from a thread of its
+own, which lives as long as the rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from types import FrameType
 
@@ -53,7 +55,30 @@ def worker_context() -> ForkServerContext:
     """The multiprocessing context of workers: a fork server that holds no MPI and dies with this process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_SERVER])
+    _ensure_server()
     return context
+
+
+_KEEPERS: list[threading.Thread] = []  # at most one
+_KEEPERS_LOCK = threading.Lock()
+
+
+def _ensure_server() -> None:
+    """Start the fork server, once, from a thread that stays for as long as the process lives."""
+    running = threading.Event()
+
+    def keep() -> None:
+        try:
+            forkserver.ensure_running()
+        finally:
+            running.set()
+        threading.Event().wait()
+
+    with _KEEPERS_LOCK:
+        if not _KEEPERS:
+            _KEEPERS.append(threading.Thread(target=keep, name="hvdtrain-fork-server", daemon=True))
+            _KEEPERS[0].start()
+            running.wait()
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,8 @@ def check_loading(*, num_workers: int = 0, prefetch: int = 2, microbatches: int 
         raise ConfigError("load a data set", found="; ".join(faults))
 
 
-def _can_pin(asked: bool | None) -> bool:
+def can_pin(asked: bool | None) -> bool:
+    """Whether to pin memory: where there is a GPU, unless it was refused."""
     there = torch.cuda.is_available()
     if asked and not there:
         LOGGER.warning("pin_memory is ignored: this rank sees no GPU")
@@ -238,7 +239,7 @@ def loader(
         collate=collate,
         num_workers=num_workers,
         prefetch=prefetch,
-        pin_memory=_can_pin(pin_memory),
+        pin_memory=can_pin(pin_memory),
         microbatches=microbatches,
     )
 
@@ -276,6 +277,6 @@ def evaluation_loader(
         collate=collate,
         num_workers=num_workers,
         prefetch=prefetch,
-        pin_memory=_can_pin(pin_memory),
+        pin_memory=can_pin(pin_memory),
     )
     return EvaluationLoader(pipeline, batches, n)

@@ -12,24 +12,18 @@ A request for no samples gives the collated form of sample 0 cut down to nothing
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
-import os
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, default_collate
 
 from hvdtrain.data.augmentation import KeyedDataset, MapDataset, SampleKey, read_sample
 from hvdtrain.data.batch import cut
-from hvdtrain.data.lifeline import WorkerStart, worker_context
 from hvdtrain.data.permutation import Indices
 from hvdtrain.data.sampler import Share
+from hvdtrain.data.workers import Workers
 
 Collate = Callable[[list[Any]], Any]
 
@@ -103,7 +97,8 @@ class _Feed:
             yield Request(self._seed, share.epoch, share.indices.tolist())
 
 
-def _as_it_is(value: Any) -> Any:
+def as_it_is(value: Any) -> Any:
+    """The value; a collate function for what is collated already."""
     return value
 
 
@@ -131,25 +126,15 @@ class Pipeline:
     ) -> None:
         self._feed = _Feed(seed)
         self._current: Generator[tuple[Share, Collated], None, None] | None = None
-        self._workers: list[BaseProcess] = []
-        workers: dict[str, Any] = {}
-        if num_workers:
-            workers = {
-                "prefetch_factor": prefetch,
-                "persistent_workers": True,
-                "multiprocessing_context": worker_context(),
-                "worker_init_fn": WorkerStart(os.getpid()),
-            }
-            _close_at_exit(self)
+        self._workers = Workers(num_workers=num_workers, prefetch=prefetch)
         self._source: DataLoader[Any] | None = DataLoader(
             Fetch(dataset, collate),  # type: ignore[arg-type]  # anything with __getitem__ will do
             sampler=self._feed,
             batch_size=None,
-            collate_fn=_as_it_is,
-            num_workers=num_workers,
+            collate_fn=as_it_is,
             pin_memory=pin_memory,
-            generator=torch.Generator().manual_seed(0),  # or torch would draw from the model's generator
-            **workers,
+            persistent_workers=num_workers > 0,
+            **self._workers.options(),
         )
 
     def run(self, shares: Iterable[Share]) -> Iterator[tuple[Share, Collated]]:
@@ -166,10 +151,7 @@ class Pipeline:
         if self._source is None:
             raise RuntimeError("the loader is closed")
         self._feed.load(shares)
-        others = set(multiprocessing.active_children())
-        answers = iter(self._source)
-        self._workers.extend(set(multiprocessing.active_children()) - others)
-        for collated in answers:
+        for collated in self._workers.start(self._source):
             yield self._feed.pending.popleft(), collated
 
     def _give_up(self) -> None:
@@ -178,27 +160,7 @@ class Pipeline:
             self._current = None
 
     def close(self) -> None:
-        """End the workers at once: they hold nothing that could be lost, and may be busy for long."""
+        """End the workers."""
         self._give_up()
-        for worker in self._workers:
-            worker.kill()  # they are the fork server's children, so torch sees no SIGCHLD to complain about
-        for worker in self._workers:
-            worker.join()
-        self._workers.clear()
+        self._workers.end()
         self._source = None
-
-
-_OPEN: weakref.WeakSet[Pipeline] = weakref.WeakSet()
-
-
-def _close_at_exit(pipeline: Pipeline) -> None:
-    """Have it closed before multiprocessing waits, at exit, for workers that leave SIGTERM to their rank."""
-    if not _OPEN:
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
-    _OPEN.add(pipeline)
-
-
-def _close_all() -> None:
-    for pipeline in list(_OPEN):
-        pipeline.close()

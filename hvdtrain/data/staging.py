@@ -89,7 +89,7 @@ def _agree(collectives: Collectives, value: bool, fault: str) -> list[bool]:
     replies = collectives.gather_json([value, fault], "hvdtrain.stage.agree")
     for rank, (_, told) in enumerate(replies):
         if told:
-            raise StagingError("stage data to every host", found=f"on rank {rank}: {told}")
+            raise StagingError("stage data to every host", found=f"on rank {rank}: {told}", agreed=True)
     return [bool(reply[0]) for reply in replies]
 
 

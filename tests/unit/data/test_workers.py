@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import chain
 
@@ -74,6 +75,20 @@ def test_an_iteration_that_was_left_early_does_not_disturb_the_next():
     assert next(iter(train)).indices.tolist() == second.indices.tolist()
     assert list(chain.from_iterable(indices for indices, _ in everything(train, 1)))[:4] == second.indices.tolist()
     train.close()
+
+
+def test_workers_outlive_the_thread_that_began_them():
+    batches = []
+
+    def begin():
+        train = loader(job(), Numbers(40), global_batch_size=4, num_workers=1)
+        batches.append(iter(train))
+        next(batches[0])
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    assert len(list(batches[0])) == 9
 
 
 def test_workers_hold_no_mpi_and_are_processes_of_their_own():

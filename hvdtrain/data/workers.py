@@ -1,0 +1,84 @@
+"""The worker processes of one loader: started through the fork server, ended at once, and never left behind.
+
+workers = Workers(num_workers=2, prefetch=2)
+source = DataLoader(dataset, **workers.options())
+batches = workers.start(source)            # an iterator; its processes are known from now on
+workers.end()                              # the end of the process does it, too
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from hvdtrain.data.lifeline import WorkerStart, worker_context
+
+
+class Workers:
+    """See the module's synopsis.
+
+    Args:
+        num_workers: processes; 0 reads in this one.
+        prefetch: batches that each holds ready.
+    """
+
+    def __init__(self, *, num_workers: int, prefetch: int) -> None:
+        self.num_workers = num_workers
+        self._prefetch = prefetch
+        self._processes: list[BaseProcess] = []
+        if num_workers:
+            _end_at_exit(self)
+
+    def options(self) -> dict[str, Any]:
+        """What torch's DataLoader must be told."""
+        # with a generator of its own, torch does not draw from the one that the model uses
+        options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0), "num_workers": self.num_workers}
+        if self.num_workers:
+            options |= {
+                "prefetch_factor": self._prefetch,
+                "multiprocessing_context": worker_context(),
+                "worker_init_fn": WorkerStart(os.getpid()),
+            }
+        return options
+
+    def start(self, source: DataLoader[Any]) -> Iterator[Any]:
+        """Begin an iteration over `source`, and remember the processes that this starts."""
+        with _STARTING:
+            others = set(multiprocessing.active_children())
+            answers = iter(source)
+            self._processes.extend(set(multiprocessing.active_children()) - others)
+        return answers
+
+    def end(self) -> None:
+        """Kill the processes: they hold nothing that could be lost, and may be busy for long."""
+        for process in self._processes:
+            process.kill()  # they are the fork server's children, so torch sees no SIGCHLD to complain about
+        for process in self._processes:
+            process.join()
+        self._processes.clear()
+
+
+_STARTING = threading.Lock()  # two threads must not take each other's processes for their own
+_OPEN: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+def _end_at_exit(workers: Workers) -> None:
+    """Have them ended before multiprocessing waits, at exit, for processes that leave SIGTERM to their rank."""
+    if not _OPEN:
+        atexit.unregister(_end_all)
+        atexit.register(_end_all)
+    _OPEN.add(workers)
+
+
+def _end_all() -> None:
+    for workers in list(_OPEN):
+        workers.end()
