@@ -29,6 +29,7 @@ from hvdtrain.checks import LaunchFacts, guard
 from hvdtrain.collectives import Collectives, HorovodTransport
 from hvdtrain.errors import EXIT_FAILED, HvdtrainError, InstallError
 from hvdtrain.failure import Failures
+from hvdtrain.install.record import check as check_build
 from hvdtrain.launch.network import NETWORK_VARIABLE, addresses, socket_variables
 from hvdtrain.phases import Phases
 from hvdtrain.topology import Topology
@@ -91,6 +92,7 @@ def _settle_environment(env: MutableMapping[str, str], *, deterministic: bool) -
 
 
 def _start_horovod() -> tuple[Topology, str]:
+    check_build(Path(sys.prefix), torch=torch.__version__)
     try:
         import horovod.torch as hvd
     except ImportError as error:
@@ -203,7 +205,7 @@ def init(*, seed: int = 0, deterministic: bool = True) -> Iterator[Run]:
 
     Raises:
         LaunchError: the launcher's variables promise another job than Horovod or MPI reports.
-        InstallError: Horovod is not there.
+        InstallError: Horovod is not there, or was built for another torch.
     """
     started, host = time.monotonic(), socket.gethostname()
     facts = LaunchFacts(env=dict(os.environ), host=host)

@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from hvdtrain import __version__
-from hvdtrain.errors import EXIT_USAGE, HvdtrainError, LaunchError, UsageError
+from hvdtrain.errors import EXIT_FAILED, EXIT_USAGE, HvdtrainError, LaunchError, UsageError
 from hvdtrain.topology import ROOT, Promise, detect
 
 # verb -> (module, one line of help); the lines stand here so that `--help` imports no verb at all
@@ -46,7 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit status: 0 done, 2 impossible request, 75 stopped on request, 1 anything else."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(words)
+        status = _dispatch(words)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     except HvdtrainError as error:
         if not _root_says_it(error, detect(os.environ)):
             print(f"hvdtrain: {error}", file=sys.stderr)

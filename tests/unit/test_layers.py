@@ -18,6 +18,7 @@ FLOORS: dict[str, int] = {
 ARROWS = {
     ("runtime", "collectives"),
     ("runtime", "checks"),
+    ("runtime", "install"),  # which torch was Horovod built for?
     ("runtime", "failure"),
     ("runtime", "phases"),
     ("collectives", "phases"),
