@@ -17,11 +17,9 @@ SETTINGS = ["--train.log_every=1", "--train.eval_every_epochs=0", "--checkpoint.
 
 def launch(run_dir, steps):
     job = ["hvdtrain", "launch", "-np", "3", "--", "hvdtrain", "run", "digits", "--run-dir", str(run_dir)]
-    log = (run_dir.parent / f"{run_dir.name}.log").open("ab")
-    with log:
-        return subprocess.Popen(
-            [*command, "--resume", "auto", f"--train.steps={steps}", *SETTINGS], stdout=log, stderr=log
-        )
+    command = [*job, "--resume", "auto", f"--train.steps={steps}", *SETTINGS]
+    with (run_dir.parent / f"{run_dir.name}.log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
 
 
 def ranks_below(job):
