@@ -145,8 +145,7 @@ class Failures:
     def agreed(self, error: HvdtrainError) -> None:
         """Record an error that all ranks raise alike, by the rank whose fault it is, or else by root."""
         if error.exit_status == EXIT_FAILED and self.rank == (ROOT if error.rank is None else error.rank):
-            text = "".join(traceback.format_exception(error)).rstrip()
-            self.tell(self._own("exception", _line(error), text, phase=error.phase))
+            self.tell(self._own("exception", _line(error), str(error), phase=error.phase))
 
     def tell(self, failure: Failure, *, aloud: bool = True) -> bool:
         """Record a failure, and say it aloud if it is the first one."""
@@ -205,7 +204,5 @@ class Failures:
 
 
 def _line(error: BaseException) -> str:
-    lines = traceback.format_exception_only(error)[-1].strip().splitlines()
-    if isinstance(error, HvdtrainError):
-        return f"{type(error).__name__}: {error.found}"
-    return lines[0] if lines else type(error).__name__
+    text = error.found if isinstance(error, HvdtrainError) else str(error)
+    return ": ".join([type(error).__name__, *text.splitlines()[:1]])

@@ -30,7 +30,7 @@ PHASES: tuple[PhaseName, ...] = ("user", "data", "forward", "backward", "exchang
 _INDEX = {name: index for index, name in enumerate(PHASES)}
 _WAITING = _INDEX["exchange"]  # whose time it is while a rank waits
 
-_VERSION, _RANK, _PID, _BORN, _ENDED, _STEP, _PHASE, _SINCE, _WAITS, _BEAT, _MOVED, _UNTIL, _OFFSET = range(13)
+_VERSION, _RANK, _PID, _BORN, _ENDED, _STEP, _PHASE, _SINCE, _WAITS, _BEAT, _MOVED, _UNTIL, _OFFSET, _BUSY = range(14)
 _TIMES = 16  # the first of one word for each phase
 _TEXTS = 8 * 32  # where the bytes of host and section begin
 _TEXT_BYTES = 128
@@ -52,6 +52,7 @@ class Record:
         phase: what it does.
         since: since when.
         waits: it waits for other ranks.
+        busy: its watchdog saw the main thread at something else than waiting, whatever the phase.
         beat: when its watchdog was last alive; 0 where none ran yet.
         moved: when it last made progress: entered a phase, or heard from the others.
         until: until when long work was declared; 0 for none.
@@ -67,6 +68,7 @@ class Record:
     phase: PhaseName
     since: float
     waits: bool
+    busy: bool
     beat: float
     moved: float
     until: float
@@ -192,6 +194,10 @@ class Phases:
         """Say that this process is alive and its interpreter runs."""
         self._words[_BEAT] = self._clock()
 
+    def seen_busy(self, busy: bool) -> None:
+        """Say whether the main thread does something else than waiting for others."""
+        self._words[_BUSY] = busy
+
     def end(self) -> None:
         """Say that this rank leaves in order, so that its absence alarms nobody."""
         self._words[_ENDED] = 1
@@ -234,6 +240,7 @@ def decode(data: bytes) -> Record:
         phase=PHASES[words[_PHASE]],
         since=time_of(_SINCE),
         waits=bool(words[_WAITS]),
+        busy=bool(words[_BUSY]),
         beat=time_of(_BEAT),
         moved=time_of(_MOVED),
         until=time_of(_UNTIL),

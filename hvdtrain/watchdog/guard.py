@@ -21,7 +21,7 @@ from typing import Any
 from hvdtrain.failure import Failure, Failures
 from hvdtrain.phases import Phases, Record, read_record
 from hvdtrain.watchdog.peers import Peers, oom_kills
-from hvdtrain.watchdog.stacks import Stacks, read_stacks
+from hvdtrain.watchdog.stacks import Stacks, main_thread_waits, read_stacks
 from hvdtrain.watchdog.stall import Condition, condition, culprit, said, stalled, table
 
 _OTHERS_S = 3.0  # how long a rank that knows of a failure waits to be ended with the job
@@ -200,7 +200,8 @@ class Watchdog:
 
     def _report_stall(self) -> None:
         self._stacks.write()
-        records, conditions = self._conditions()
+        self._phases.seen_busy(not main_thread_waits())
+        _, conditions = self._conditions()
         awake = [rank for rank, state in sorted(conditions.items()) if state in ("works", "waits")]
         turn = awake.index(self._failures.rank) if self._failures.rank in awake else len(awake)
         deadline = self._clock() + 1.0 + turn * _TURN_S  # the others write their stacks meanwhile
@@ -208,6 +209,7 @@ class Watchdog:
             if self._failures.known() or self._closing:
                 return
             time.sleep(0.05)
+        records, conditions = self._conditions()
         self._failures.tell(self._stall_of(records, conditions))
         for rank, state in conditions.items():
             if state in ("stopped", "silent"):
@@ -216,9 +218,10 @@ class Watchdog:
 
     def _conditions(self) -> tuple[dict[int, Record], dict[int, Condition]]:
         now, records, found = self._clock(), self._look_around(), dict[int, Condition]()
+        silent_s = min(5.0, 0.5 * self._limit_s())
         for rank, record in records.items():
             here = record.host == self._failures.host and rank != self._failures.rank
-            found[rank] = condition(record, now, state=self._peers.state(rank) if here else None)
+            found[rank] = condition(record, now, state=self._peers.state(rank) if here else None, silent_s=silent_s)
         return records, found
 
     def _stall_of(self, records: Mapping[int, Record], conditions: Mapping[int, Condition]) -> Failure:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+_WAITING_CODE = ("/horovod/", "/hvdtrain/sync/", "/hvdtrain/collectives.py", "/mpi4py/")
+
 
 class Stacks:
     """The file of one rank, empty at first."""
@@ -58,6 +60,12 @@ def current_stacks() -> str:
         lines = "".join(traceback.format_stack(frames[ident])).rstrip()
         parts.append(f"{names.get(ident, 'a thread that Python did not start')} (most recent call last):\n{lines}\n")
     return "\n".join(parts)
+
+
+def main_thread_waits() -> bool:
+    """Whether the main thread is in code that waits for other ranks, by the file of its innermost Python frame."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame is not None and any(part in frame.f_code.co_filename for part in _WAITING_CODE)
 
 
 def read_stacks(path: Path, most_bytes: int = 20_000) -> str:

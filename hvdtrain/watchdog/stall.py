@@ -18,7 +18,6 @@ from hvdtrain.phases import Record
 
 Condition: TypeAlias = Literal["gone", "stopped", "silent", "works", "waits"]
 _WORST_FIRST: tuple[Condition, ...] = ("gone", "stopped", "silent", "works", "waits")
-SILENT_S = 5.0  # without a sign of life from a rank's watchdog
 _SAID: dict[Condition, str] = {
     "gone": "is gone",
     "stopped": "is stopped (SIGSTOP, or a debugger)",
@@ -40,21 +39,22 @@ def stalled(records: Mapping[int, Record], now: float, limit_s: float) -> bool:
     return bool(running) and all(now > max(record.moved + limit_s, record.until) for record in running)
 
 
-def condition(record: Record, now: float, *, state: str | None) -> Condition:
+def condition(record: Record, now: float, *, state: str | None, silent_s: float = 5.0) -> Condition:
     """What is the matter with a rank.
 
     Args:
         record: its record.
         now: seconds since 1970.
         state: what the kernel says of its process, "" when it is gone; None where it runs on another host.
+        silent_s: without a sign of life of its watchdog for so long, something is wrong.
     """
     if state == "" or state == "Z":
         return "gone"
     if state is not None and state in "tT":
         return "stopped"
-    if now - record.beat > SILENT_S:
+    if now - record.beat > silent_s:
         return "silent"
-    return "waits" if record.waits or record.phase == "exchange" else "works"
+    return "waits" if (record.waits or record.phase == "exchange") and not record.busy else "works"
 
 
 def culprit(records: Mapping[int, Record], conditions: Mapping[int, Condition]) -> int:
