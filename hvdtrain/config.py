@@ -12,7 +12,7 @@ line. This module is plain data and its rules; `hvdtrain.cli.settings` reads fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -303,16 +303,18 @@ def faults(config: Config) -> list[str]:
     return found
 
 
-def ignored(config: Config) -> list[str]:
-    """One sentence for each setting that was given but will have no effect."""
-    found, default = [], Config()
-    if config.train.steps is not None and config.train.epochs != default.train.epochs:
-        found.append(f"train.epochs {config.train.epochs} is ignored: train.steps {config.train.steps} wins")
-    for name in ("momentum", "nesterov") if config.optimizer.name != "sgd" else ("beta1", "beta2"):
-        if getattr(config.optimizer, name) != getattr(default.optimizer, name):
-            found.append(f"optimizer.{name} is ignored: optimizer.name is {config.optimizer.name}")
-    if config.schedule.name == "constant" and config.schedule.final_fraction != default.schedule.final_fraction:
-        found.append("schedule.final_fraction is ignored: schedule.name is constant")
-    if config.checkpoint.every_steps is not None and config.checkpoint.every_epochs != default.checkpoint.every_epochs:
-        found.append("checkpoint.every_epochs is ignored: checkpoint.every_steps wins")
-    return found
+def ignored(config: Config, given: Collection[str]) -> list[str]:
+    """One sentence for each setting, among those given by dotted name, that has no effect in `config`."""
+    train, optimizer, schedule = config.train, config.optimizer, config.schedule
+    by_name = f"optimizer.name is {optimizer.name}"
+    reasons = {
+        "train.epochs": (train.steps is not None, f"train.steps {train.steps} wins"),
+        "optimizer.momentum": (optimizer.name != "sgd", by_name),
+        "optimizer.nesterov": (optimizer.name != "sgd", by_name),
+        "optimizer.beta1": (optimizer.name == "sgd", by_name),
+        "optimizer.beta2": (optimizer.name == "sgd", by_name),
+        "schedule.final_fraction": (schedule.name == "constant", "schedule.name is constant"),
+        "sync.bucket_bytes": (not config.sync.deterministic, "sync.deterministic is false"),
+        "checkpoint.every_epochs": (config.checkpoint.every_steps is not None, "checkpoint.every_steps wins"),
+    }
+    return [f"{name} is ignored: {why}" for name, (holds, why) in reasons.items() if holds and name in given]

@@ -135,7 +135,7 @@ def resolve(run: Run, source: RecipeSource, request: Request, directory: RunDire
     _refuse_another_run(changed, request.allow_change)
     for name, (old, new) in changed.items():
         run.log.info("%s was %s and is %s from here on", name, old, new)
-    for sentence in ignored(config):
+    for sentence in ignored(config, request.chosen):
         if run.topology.is_root:
             run.log.warning("%s", sentence)
     record = {"recipe": source.name, "run_id": (saved or {}).get("run_id") or secrets.token_hex(8)}
