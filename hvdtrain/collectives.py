@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -89,12 +90,40 @@ class HorovodTransport:
         return result
 
 
+class FromRank:
+    """A transport whose root is another rank; only its broadcasts are to be used.
+
+    The other ranks join nothing to what that rank sends, so a gathering is a broadcast.
+    """
+
+    def __init__(self, transport: Transport, source: int) -> None:
+        own = transport.topology
+        self._transport = transport
+        self.topology = replace(own, rank=(own.rank - source) % own.size)
+
+    def broadcast(self, tensor: Tensor, name: str) -> Tensor:
+        """Collective: see `Transport`."""
+        return self._transport.allgather(tensor if self.topology.is_root else tensor[:0], name)
+
+    def allgather(self, tensor: Tensor, name: str) -> Tensor:
+        """Collective: in the order of the real ranks."""
+        return self._transport.allgather(tensor, name)
+
+    def allreduce_sum(self, tensor: Tensor, name: str) -> Tensor:
+        """Collective: see `Transport`."""
+        return self._transport.allreduce_sum(tensor, name)
+
+
 class Collectives:
     """The operations that hvdtrain's rooms use to agree; see the module's synopsis."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.topology = transport.topology
+
+    def with_root(self, rank: int) -> Collectives:
+        """The same ranks with another one as the source of broadcasts, for as long as the result is used."""
+        return Collectives(FromRank(self._transport, rank))
 
     def broadcast(self, tensor: Tensor, name: str = "hvdtrain.broadcast") -> Tensor:
         """Collective: root's values of `tensor` on every rank, in a new tensor of the same shape, dtype and device.

@@ -244,6 +244,7 @@ def build_sync(
         metrics=metrics,
         nonfinite=config.train.nonfinite,
         precision=config.train.precision,
+        sentinel=config.sentinel,
     )
 
 

@@ -16,12 +16,13 @@ from typing import Literal
 import torch
 from torch import nn
 
-from hvdtrain.config import SyncConfig
+from hvdtrain.config import SentinelConfig, SyncConfig
 from hvdtrain.runtime import Run
 from hvdtrain.sync.allreduce import HorovodExchange
 from hvdtrain.sync.clipping import Clipping
 from hvdtrain.sync.contract import Exchange
 from hvdtrain.sync.precision import Precision, PrecisionName
+from hvdtrain.sync.sentinel import Sentinel
 from hvdtrain.sync.step import SynchronousStep
 
 
@@ -45,6 +46,7 @@ def prepare(
     name: str = "model",
     nonfinite: Literal["fail", "skip"] = "fail",
     precision: PrecisionName = "fp32",
+    sentinel: SentinelConfig | None = None,
 ) -> SynchronousStep:
     """Collective: make model and optimizer those of root on every rank, and give the object that makes steps.
 
@@ -59,6 +61,7 @@ def prepare(
         name: another one for each further model in the same process.
         nonfinite: when a loss or gradient is infinite or not a number: raise on all ranks, or leave the step out.
         precision: of forward and backward, which are to be inside `with sync.autocast():`.
+        sentinel: when ranks' replicas are compared, and what a difference does.
 
     Raises:
         UsageError: the model or optimizer cannot be trained so; see the message.
@@ -67,6 +70,7 @@ def prepare(
     settings = config or SyncConfig()
     exchange = STRATEGIES[settings.strategy](optimizer, settings, name)
     clipping = Clipping(norm=clip_norm, value=clip_value)
+    watch, replicated = sentinel or SentinelConfig(), getattr(exchange, "replicated", True)
     sync = SynchronousStep(
         run.collectives,
         model,
@@ -79,6 +83,13 @@ def prepare(
         dense=settings.sparse == "dense",
         nonfinite=nonfinite,
         phases=run.phases,
+        sentinel=Sentinel(
+            model,
+            optimizer,
+            run.collectives,
+            every_steps=watch.every_steps if replicated else None,
+            policy=watch.policy,
+        ),
     )
     sync.prepare()
     return sync

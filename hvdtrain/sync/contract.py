@@ -15,7 +15,7 @@ is called by all ranks for each step, also by a rank that has no samples left.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -61,6 +61,7 @@ class StepResult:
         metrics: means over those samples, by name.
         gradient_norm: 2-norm of the averaged gradient before clipping; None unless it was needed.
         has_data: at least one rank's loader is not exhausted.
+        repeat: replicas differed and were repaired; no update was made, and the same batch is to be used again.
         nonfinite: the ranks because of which the step was left out; all of them where it is the averaged gradient that
             is infinite or not a number.
         times: seconds of each rank in each of `hvdtrain.phases.PHASES` since its last signal: ``(size, phases)``.
@@ -74,6 +75,7 @@ class StepResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
     gradient_norm: float | None = None
     has_data: bool = True
+    repeat: bool = False
     nonfinite: tuple[int, ...] = ()
     times: tuple[tuple[float, ...], ...] = ()
     overflowed: bool = False
@@ -112,8 +114,11 @@ class GradientSync(Stateful, Protocol):
         A rank whose loader is exhausted says so by `has_data`, until no rank has any; see `hvdtrain.sync.exhaustion`.
         """
 
+    def settled(self) -> AbstractContextManager[None]:
+        """Collective: inside this context the model is the same on all ranks, for evaluation and saving."""
+
     def settle(self) -> None:
-        """Collective: make equal on all ranks what training lets differ, before the model is evaluated or saved."""
+        """Collective: make the model the same on all ranks for good, at the end of training."""
 
     def rank_state(self) -> dict[str, Any]:
         """What this rank alone holds, such as its error feedback: tensors and JSON values."""
@@ -144,8 +149,12 @@ class Exchange(Protocol):
     def arm(self, *, last: bool) -> None:
         """Before the backward pass of a microbatch: whether gradients may be sent as they become ready."""
 
-    def finish(self, signal: Tensor) -> Tensor:
+    def finish(self, signal: Tensor, samples: int) -> Tensor:
         """Collective: wait until every watched parameter's `grad` is the sum over ranks; the sum of the signals.
+
+        Args:
+            signal: of this rank, fp32.
+            samples: of this rank, in this step.
 
         A parameter without a gradient contributes zeros and has a gradient afterwards.
         """
@@ -165,12 +174,25 @@ class Exchange(Protocol):
     def load_rank_state(self, state: dict[str, Any] | None) -> None:
         """Continue from there; None: no rank has one, because their number changed."""
 
+    def settled(self) -> AbstractContextManager[None]:
+        """Collective: inside this context the parameters are the same on all ranks."""
+
+    def settle(self) -> None:
+        """Collective: make the parameters the same on all ranks for good."""
+
     def close(self) -> None:
         """Collective: let go of hooks and memory."""
 
 
 class Stateless:
-    """The state of an exchange that has none."""
+    """The state of an exchange that has none, and whose parameters are the same on all ranks after each step."""
+
+    def settled(self) -> AbstractContextManager[None]:
+        """They are the same."""
+        return nullcontext()
+
+    def settle(self) -> None:
+        """They are the same."""
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing."""

@@ -173,7 +173,8 @@ def attend(model: nn.Module) -> None:
         layer.attend_backward()
 
 
-def _local_statistics(model: nn.Module) -> list[Tensor]:
+def local_statistics(model: nn.Module) -> list[Tensor]:
+    """The running statistics that see this rank's samples only, and so differ between ranks."""
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm)]
     buffers = [buffer for layer in layers for buffer in (layer.running_mean, layer.running_var)]
     return [buffer for buffer in buffers if buffer is not None]
@@ -185,7 +186,7 @@ def equalize_statistics(model: nn.Module, collectives: Collectives) -> None:
 
     Statistics that are equal already keep their bits: the mean of equal fp32 numbers is exact in fp64.
     """
-    buffers = _local_statistics(model)
+    buffers = local_statistics(model)
     if not buffers or collectives.topology.size == 1:
         return
     flat = torch.cat([buffer.double().reshape(-1) for buffer in buffers])  # (channels of all layers, twice,)

@@ -31,6 +31,7 @@ from hvdtrain.sync.normalization import attend, equalize_statistics
 from hvdtrain.sync.precision import Precision
 from hvdtrain.sync.refusals import refuse_optimizer, refuse_sparse_clipping
 from hvdtrain.sync.replicas import broadcast_parameters, broadcast_replica, compare_replicas
+from hvdtrain.sync.sentinel import Sentinel
 from hvdtrain.sync.signal import FIELDS, SignalLayout, SignalTable
 from hvdtrain.sync.sparse import densify, exchange_sparse, sparse_parameters
 
@@ -42,6 +43,7 @@ class Outcome:
     norm: float | None = None
     overflowed: bool = False
     nonfinite: tuple[int, ...] = ()
+    repaired: bool = False
 
 
 class SynchronousStep:
@@ -59,6 +61,7 @@ class SynchronousStep:
         dense: make sparse gradients dense, so that they travel with the others.
         nonfinite: when a loss or gradient is infinite or not a number: raise on all ranks, or leave the step out.
         phases: is told what this rank does; its times travel with the signal.
+        sentinel: compares replicas now and then; None never does.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class SynchronousStep:
         dense: bool = False,
         nonfinite: Literal["fail", "skip"] = "fail",
         phases: Phases | None = None,
+        sentinel: Sentinel | None = None,
     ) -> None:
         refuse_optimizer(optimizer)
         self.model, self.optimizer = model, optimizer
@@ -87,6 +91,7 @@ class SynchronousStep:
                 densify(parameter)
         self._dense = dense
         self._nonfinite, self._phases = nonfinite, phases or Phases()
+        self._sentinel = sentinel or Sentinel(model, optimizer, collectives, every_steps=None)
         self.metrics = tuple(metrics)
         self._layout = SignalLayout(size=collectives.topology.size, metrics=self.metrics)
         self._watched: list[Parameter] = []  # those whose gradients the exchange sums: all but sparse ones
@@ -218,6 +223,7 @@ class SynchronousStep:
         Raises:
             StepMismatch: ranks are at different steps; on every rank.
             NonFiniteLoss: a loss or gradient is infinite or not a number, and `nonfinite` is `fail`; on every rank.
+            ReplicaMismatch: the sentinel saw that ranks differ, and its policy is `fail`; on every rank.
         """
         if not self._microbatches:
             self._open(global_samples)
@@ -227,7 +233,8 @@ class SynchronousStep:
         table.check_step()
         samples = int(table.total("samples"))
         with self._phases.during("update"):
-            outcome = self._apply(samples, table) if samples else Outcome()
+            repaired = self._sentinel.judge(table, self._steps)
+            outcome = self._apply(samples, table) if samples and not repaired else Outcome(repaired=repaired)
         for parameter in self._trained:
             parameter.grad = None
         self._begin()
@@ -238,13 +245,14 @@ class SynchronousStep:
         row = dict.fromkeys(FIELDS, 0.0) | self._sums
         row |= {"step": self._steps, "samples": self._samples, "loss": self._loss, "has_data": has_data, "stop": stop}
         row |= {"nonfinite": not math.isfinite(self._loss)}
+        row |= {f"digest{limb}": value for limb, value in enumerate(self._sentinel.limbs(self._steps))}
         row |= {f"{phase}_s": spent for phase, spent in zip(PHASES, self._phases.take_times(), strict=True)}
         used = [parameter.grad is not None for parameter in self._watched]
         signal = self._layout.encode(self._collectives.topology.rank, list(row.values()), used)
         if self._exchange.reduction == "local" and self._samples:  # this rank's own mean
             own = [parameter.grad for parameter in self._watched if parameter.grad is not None]
             scale_gradients(own, self._expected / self._samples)
-        table = self._layout.decode(self._exchange.finish(signal))
+        table = self._layout.decode(self._exchange.finish(signal, self._samples))
         exchange_sparse(self._sparse, self._collectives)
         return table
 
@@ -291,7 +299,8 @@ class SynchronousStep:
     def _result(self, table: SignalTable, samples: int, outcome: Outcome) -> StepResult:
         count = samples or float("nan")
         return StepResult(
-            committed=samples > 0,
+            committed=samples > 0 and not outcome.repaired,
+            repeat=outcome.repaired,
             stop=table.any("stop"),
             samples=samples,
             loss=table.total("loss") / count,
@@ -303,9 +312,18 @@ class SynchronousStep:
             times=table.times(),
         )
 
-    def settle(self) -> None:
-        """Collective: average the running statistics of normalisations that see only their own rank's samples."""
+    def settled(self) -> AbstractContextManager[None]:
+        """Collective: inside this context the model is the same on all ranks.
+
+        The running statistics of a BatchNorm that sees its own rank's samples only are averaged for good.
+        """
         equalize_statistics(self.model, self._collectives)
+        return self._exchange.settled()
+
+    def settle(self) -> None:
+        """Collective: make the model the same on all ranks for good, at the end of training."""
+        equalize_statistics(self.model, self._collectives)
+        self._exchange.settle()
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps made, the scale of losses, and what the exchange keeps on all ranks alike."""

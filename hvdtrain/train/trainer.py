@@ -159,6 +159,13 @@ class Trainer:
         self.run.phases.enter("user")
 
     def _train_step(self, batch: Batch) -> StepResult:
+        result = self._update_from(batch)
+        while result.repeat:
+            result = self._update_from(batch)
+        self._commit(batch, result)
+        return result
+
+    def _update_from(self, batch: Batch) -> StepResult:
         self.schedule.apply(self.optimizer, self.step)
         parts = batch.split(self.microbatches)
         filled = sum(samples > 0 for _, samples in parts)
@@ -172,9 +179,7 @@ class Trainer:
                 last=index == filled,
                 metrics=output.metrics,
             )
-        result = self.sync.update(global_samples=batch.global_samples, stop=self.stop_asked())
-        self._commit(batch, result)
-        return result
+        return self.sync.update(global_samples=batch.global_samples, stop=self.stop_asked())
 
     def _forward(self, data: Any) -> Output:
         with self.sync.autocast():
