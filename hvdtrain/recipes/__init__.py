@@ -11,39 +11,28 @@ This is the only place that knows every part. `hvdtrain run` calls it inside eac
 from __future__ import annotations
 
 import os
-import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from hvdtrain.checkpoint.delivery import Restored
 from hvdtrain.checkpoint.manager import CheckpointManager
-from hvdtrain.checkpoint.store import Best
 from hvdtrain.checkpoint.weights import load_initial
-from hvdtrain.config import IDENTITY, Config, OptimizerConfig, differences, flatten, ignored, overlay, unflatten
-from hvdtrain.data.ledger import Attempt
-from hvdtrain.data.loader import EvaluationLoader, evaluation_loader, loader
-from hvdtrain.errors import ConfigError, RunDirectoryError
+from hvdtrain.config import Config
+from hvdtrain.data.loader import loader
 from hvdtrain.metrics import compute
-from hvdtrain.metrics.writers import Writer, console, forget_after, jsonl, tensorboard
+from hvdtrain.metrics.writers import forget_after
 from hvdtrain.recipes.parts import build_callbacks, build_evaluation, build_manager, build_optimizer, build_sync
 from hvdtrain.recipes.recipe import Recipe, RecipeSource, find_recipe
 from hvdtrain.recipes.request import Request, resolve
 from hvdtrain.runtime import Run, logging_to
 from hvdtrain.statetree import digest
 from hvdtrain.stopping import StopRequests
-from hvdtrain.sync import prepare
-from hvdtrain.sync.contract import GradientSync
 from hvdtrain.sync.normalization import convert_sync_batchnorm
-from hvdtrain.train.callbacks import Callback, Checkpointer, Recorder
 from hvdtrain.train.ema import ParameterAverage
-from hvdtrain.train.ledgerkeeper import LedgerKeeper
-from hvdtrain.train.progress import ProgressBar
 from hvdtrain.train.rundirectory import RunDirectory, open_run_directory
 from hvdtrain.train.schedule import Schedule
 from hvdtrain.train.trainer import Budget, Trainer

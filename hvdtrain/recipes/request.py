@@ -1,7 +1,7 @@
 """What a call of `hvdtrain run` asks for, and the configuration that follows from it and from what was saved.
 
-Later sources win: defaults, the recipe's, on resume the saved configuration, and what was given now. What would make the
-saved run another one is refused, unless it is named.
+Later sources win: defaults, the recipe's, on resume the saved configuration, and what was given now. What would make
+the saved run another one is refused, unless it is named.
 
     request = Request(run_dir=Path("runs/digits"), resume="auto", chosen={"train.steps": 80})
     config = resolve(run, source, request, directory)

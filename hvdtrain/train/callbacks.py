@@ -12,33 +12,62 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+from torch import nn
 
 from hvdtrain.checkpoint.manager import CheckpointManager
+from hvdtrain.data.batch import Batch
 from hvdtrain.metrics import Mean, Means, compute, means, merge
 from hvdtrain.metrics.writers import Writer
-from hvdtrain.sync.contract import StepResult
+from hvdtrain.runtime import Run
+from hvdtrain.sync.contract import GradientSync, StepResult
+from hvdtrain.train.schedule import Schedule
 
-if TYPE_CHECKING:
-    from hvdtrain.train.trainer import Trainer
+
+class Training(Protocol):
+    """What a callback sees of the trainer that tells it."""
+
+    run: Run
+    model: nn.Module
+    sync: GradientSync
+    schedule: Schedule
+    step: int
+    samples_seen: int
+    batch: Batch | None
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs made."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this rank was started."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the last update."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The contents of a checkpoint."""
 
 
 class Callback:
     """Does nothing at every moment; override what you need."""
 
-    def fit_started(self, trainer: Trainer) -> None:
+    def fit_started(self, trainer: Training) -> None:
         """Before the first step of this process, after a resume."""
 
-    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+    def step_ended(self, trainer: Training, result: StepResult) -> None:
         """After a committed step."""
 
-    def epoch_ended(self, trainer: Trainer) -> None:
+    def epoch_ended(self, trainer: Training) -> None:
         """After the last step of an epoch and its evaluation; `trainer.epoch` epochs are complete."""
 
-    def evaluated(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+    def evaluated(self, trainer: Training, metrics: dict[str, float]) -> None:
         """After an evaluation; `metrics` are the same on every rank."""
 
-    def fit_ended(self, trainer: Trainer) -> None:
+    def fit_ended(self, trainer: Training) -> None:
         """After the last step and evaluation, or when a stop was agreed; callbacks are told in reverse order."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,24 +94,24 @@ class Recorder(Callback):
         self._window: Means = {}
         self._since = clock()
 
-    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+    def step_ended(self, trainer: Training, result: StepResult) -> None:
         """Add the step to the window, and write the window when it is full."""
         self._window = merge(self._window, means({"loss": result.loss, **result.metrics}, result.samples))
         if trainer.step % self._every_steps == 0:
             self._write(trainer)
 
-    def _write(self, trainer: Trainer) -> None:
+    def _write(self, trainer: Training) -> None:
         now, samples = self._clock(), self._window["loss"].count
         rates = {"lr": trainer.learning_rate, "samples_per_s": samples / max(now - self._since, 1e-9)}
         self._emit(trainer, "train", compute(self._window) | rates)
         self._window, self._since = {}, now
 
-    def evaluated(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+    def evaluated(self, trainer: Training, metrics: dict[str, float]) -> None:
         """Write the evaluation; its time does not count for the training's rate."""
         self._emit(trainer, "eval", metrics)
         self._since = self._clock()
 
-    def _emit(self, trainer: Trainer, split: str, values: dict[str, float]) -> None:
+    def _emit(self, trainer: Training, split: str, values: dict[str, float]) -> None:
         position = {"step": trainer.step, "epoch": trainer.epoch, "split": split, "time_s": trainer.elapsed_s}
         for write in self._writers:
             write(position | values)
@@ -109,30 +138,29 @@ class Checkpointer(Callback):
         self._saved_step: int | None = None
         self._metrics: dict[str, float] | None = None
 
-    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+    def step_ended(self, trainer: Training, result: StepResult) -> None:
         """Save when the step's number is a multiple of `checkpoint.every_steps`."""
         if self._manager.due(trainer.step):
             self._save(trainer)
 
-    def evaluated(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+    def evaluated(self, trainer: Training, metrics: dict[str, float]) -> None:
         """Remember by what the next checkpoint is judged."""
         self._metrics = metrics
 
-    def epoch_ended(self, trainer: Trainer) -> None:
+    def epoch_ended(self, trainer: Training) -> None:
         """Save when the epoch's number is a multiple of `checkpoint.every_epochs`."""
         if self._manager.due(trainer.step, epochs_done=trainer.epoch):
             self._save(trainer)
 
-    def fit_ended(self, trainer: Trainer) -> None:
+    def fit_ended(self, trainer: Training) -> None:
         """Save the end, and wait until it is on disk."""
         self._save(trainer)
         with trainer.run.phases.during("save"):
             self._manager.close()
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Training) -> None:
         if self._saved_step != trainer.step:
-            with trainer.run.phases.during("save"):
-                trainer.sync.settle()
+            with trainer.run.phases.during("save"), trainer.sync.settled():
                 self._before_save()
                 self._manager.save(trainer.step, trainer.state_dict(), metrics=self._metrics)
             self._saved_step = trainer.step

@@ -14,16 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hvdtrain.sync.contract import StepResult
-from hvdtrain.train.callbacks import Callback
-
-if TYPE_CHECKING:
-    from hvdtrain.train.trainer import Trainer
+from hvdtrain.train.callbacks import Callback, Training
 
 
 class ParameterAverage(Callback):
@@ -65,7 +62,7 @@ class ParameterAverage(Callback):
         finally:
             _install(model, own)
 
-    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+    def step_ended(self, trainer: Training, result: StepResult) -> None:
         """Take a step's parameters in, unless the step was left out."""
         if result.committed and not result.overflowed and not result.nonfinite:
             self.update(trainer.model)

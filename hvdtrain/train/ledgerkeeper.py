@@ -11,14 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hvdtrain.data.ledger import Attempt, Ledger, begin_attempt, end_attempt
 from hvdtrain.sync.contract import StepResult
-from hvdtrain.train.callbacks import Callback
-
-if TYPE_CHECKING:
-    from hvdtrain.train.trainer import Trainer
+from hvdtrain.train.callbacks import Callback, Training
 
 
 class LedgerKeeper(Callback):
@@ -33,14 +29,14 @@ class LedgerKeeper(Callback):
         self._run_dir, self._attempt = run_dir, attempt
         self._ledger: Ledger | None = None
 
-    def fit_started(self, trainer: Trainer) -> None:
+    def fit_started(self, trainer: Training) -> None:
         """Collective: root notes the attempt, and every rank opens its file."""
         attempt = replace(self._attempt, resumed_from=trainer.step or None)
         number = trainer.run.collectives.on_root(lambda: begin_attempt(self._run_dir, attempt))
         self._attempt = replace(attempt, attempt=number)
         self._ledger = Ledger(self._run_dir, rank=trainer.run.topology.rank, attempt=number)
 
-    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+    def step_ended(self, trainer: Training, result: StepResult) -> None:
         """Note the samples that were collated for the step."""
         if self._ledger is not None and trainer.batch is not None:
             self._ledger.append(trainer.step, trainer.batch)
@@ -50,7 +46,7 @@ class LedgerKeeper(Callback):
         if self._ledger is not None:
             self._ledger.flush()
 
-    def fit_ended(self, trainer: Trainer) -> None:
+    def fit_ended(self, trainer: Training) -> None:
         """Collective: close the files, and then note that the attempt ended in order."""
         if self._ledger is not None:
             self._ledger.close()

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hvdtrain.sync.contract import StepResult
-from hvdtrain.train.callbacks import Callback
-
-if TYPE_CHECKING:
-    from hvdtrain.train.trainer import Trainer
+from hvdtrain.train.callbacks import Callback, Training
 
 
 class ProgressBar(Callback):
@@ -29,19 +24,19 @@ class ProgressBar(Callback):
         )
         self._task: TaskID | None = None
 
-    def fit_started(self, trainer: Trainer) -> None:
+    def fit_started(self, trainer: Training) -> None:
         """Show the bar where there is a terminal."""
         if self._progress.console.is_terminal:
             total = trainer.schedule.total_steps
             self._task = self._progress.add_task("train", total=total, completed=trainer.step, loss=float("nan"))
             self._progress.start()
 
-    def step_ended(self, trainer: Trainer, result: StepResult) -> None:
+    def step_ended(self, trainer: Training, result: StepResult) -> None:
         """Move the bar."""
         if self._task is not None:
             self._progress.update(self._task, completed=trainer.step, loss=result.loss)
 
-    def fit_ended(self, trainer: Trainer) -> None:
+    def fit_ended(self, trainer: Training) -> None:
         """Take the bar away."""
         if self._task is not None:
             self._progress.stop()
