@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
@@ -112,7 +113,7 @@ class _Epoch:
     suspects: set[int] = field(default_factory=set)  # not used at their step
     padded: int = 0
 
-    @property
+    @cached_property
     def order(self) -> Permutation:
         """The order in which its samples should have been used."""
         one = self.attempt

@@ -85,18 +85,11 @@ class Augmented:
 
     def sample(self, key: SampleKey) -> Any:
         """The sample `key.index`, transformed with the randomness of `key`."""
-        plain = read_sample(self.dataset, key)
+        plain = self.dataset.sample(key) if isinstance(self.dataset, KeyedDataset) else self.dataset[key.index]
         if not self.reseed:
             return self.transform(plain, key.generator())
         with seeded_globals(key.entropy()):
             return self.transform(plain)
-
-
-def read_sample(dataset: MapDataset | KeyedDataset, key: SampleKey) -> Any:
-    """The sample of `key`, from a data set of either kind."""
-    if isinstance(dataset, KeyedDataset):
-        return dataset.sample(key)
-    return dataset[key.index]
 
 
 @contextmanager

@@ -203,8 +203,8 @@ def read_rows(path: Path) -> Iterator[Row | None]:
     for value in _lines(path):
         try:
             row = Row(*value)
-            numbers = [*row[:5], *row.samples]
+            kinds = {*map(type, row[:5]), *map(type, row.samples)}
         except TypeError:
             yield None
             continue
-        yield row if all(type(number) is int for number in numbers) else None
+        yield row if kinds == {int} else None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import DataLoader, default_collate
 
-from hvdtrain.data.augmentation import KeyedDataset, MapDataset, SampleKey, read_sample
+from hvdtrain.data.augmentation import KeyedDataset, MapDataset, SampleKey
 from hvdtrain.data.batch import cut
 from hvdtrain.data.permutation import Indices
 from hvdtrain.data.sampler import Share
@@ -52,7 +52,8 @@ class Fetch:
     """A data set seen as one that is indexed by whole requests; this is what travels to the workers."""
 
     def __init__(self, dataset: MapDataset | KeyedDataset, collate: Collate | None) -> None:
-        self._dataset = dataset
+        self._dataset: Any = dataset
+        self._keyed = dataset if isinstance(dataset, KeyedDataset) else None  # found out once: it takes microseconds
         self._collate: Collate = default_collate if collate is None else collate
         self._template: Any = None
 
@@ -60,22 +61,24 @@ class Fetch:
         """Read and collate the samples of a request."""
         if not request.indices:
             return Collated(np.empty(0, dtype=np.int64), self._nothing(request))
-        keys = [SampleKey(request.seed, request.epoch, index) for index in request.indices]
-        read = [(key.index, self._read(key)) for key in keys]
-        data = self._collate([sample for _, sample in read])
-        return Collated(np.array([index for index, _ in read], dtype=np.int64), data)
+        indices, samples = [], []
+        for index in request.indices:
+            samples.append(self._read(request, index))
+            indices.append(index)
+        return Collated(np.array(indices, dtype=np.int64), self._collate(samples))
 
     def _nothing(self, request: Request) -> Any:
         if self._template is None:
-            sample = self._read(SampleKey(request.seed, request.epoch, 0))
-            self._template = cut(self._collate([sample]), 1, range(0))
+            self._template = cut(self._collate([self._read(request, 0)]), 1, range(0))
         return self._template
 
-    def _read(self, key: SampleKey) -> Any:
+    def _read(self, request: Request, index: int) -> Any:
         try:
-            return read_sample(self._dataset, key)
+            if self._keyed is not None:
+                return self._keyed.sample(SampleKey(request.seed, request.epoch, index))
+            return self._dataset[index]
         except Exception as error:
-            error.add_note(f"while reading sample {key.index} in epoch {key.epoch}")
+            error.add_note(f"while reading sample {index} in epoch {request.epoch}")
             raise
 
 
