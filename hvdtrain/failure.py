@@ -70,13 +70,14 @@ class Failure:
 
 
 def publish(directory: Path, failure: Failure) -> bool:
-    """Create `failure.json` whole, unless there is one; whether this was the first."""
+    """Create `failure.json` whole, unless there is one; whether this was the first.
+
+    Nothing waits for the disk: a launcher that saw a rank die ends the others within a fraction of a second.
+    """
     beside = directory / f".{FILE}.{failure.told_by}.{threading.get_ident()}.partial"
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(asdict(failure), file, indent=2)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
     try:
         os.link(beside, directory / FILE)  # link(2) is exclusive, on NFS too
     except FileExistsError:

@@ -209,6 +209,8 @@ class Watchdog:
             if self._failures.known() or self._closing:
                 return
             time.sleep(0.05)
+        if not stalled(self._look_around(), self._clock(), self._limit_s()):
+            return  # it goes on after all
         records, conditions = self._conditions()
         self._failures.tell(self._stall_of(records, conditions))
         for rank, state in conditions.items():

@@ -86,9 +86,8 @@ class Peers:
         deadline = time.monotonic() + _REAPED_S
         code = None
         while code is None and time.monotonic() < deadline:
-            code = _exit_code(self._descriptors[rank])
+            code = _exit_code(self._descriptors[rank]) or _zombie_code(self._pids[rank])
             if code is None:
-                code = _zombie_code(self._pids[rank])
                 time.sleep(0.01)
         if code is None:
             return Death()

@@ -27,7 +27,7 @@ DEFAULTS = {
     "train.log_every": 1,
     "optimizer.lr": 0.01,
     "checkpoint.every_steps": 4,
-    "watchdog.stall_s": 3.0,
+    "watchdog.stall_s": 5.0,
     "watchdog.usual_steps": 1.0,
 }
 FAULTY_CALL = 3  # steps before it are right

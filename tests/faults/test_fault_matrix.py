@@ -19,7 +19,7 @@ WAYS = {
 }
 # A loss that is not a number comes from data or the forward pass; it is seen in the forward pass.
 NUMBERS = [("nan", "data", 2), ("nan", "forward", 3)]
-STALL_S = 3.0  # of the recipe
+STALL_S = 5.0  # of the recipe
 GONE_S = 10.0 * float(os.environ.get("HVDTRAIN_TEST_SLOWNESS", "1"))  # more where machines are shared
 
 FULL = [(kind, phase, size) for kinds in WAYS.values() for kind in kinds for phase in PHASES for size in (2, 3)]
