@@ -103,8 +103,28 @@ class DataConfig:
 class SyncConfig:
     """The gradient exchange."""
 
-    strategy: Literal["allreduce"] = "allreduce"
-    """allreduce: Horovod's DistributedOptimizer, overlapped with backward."""
+    strategy: Literal["allreduce", "shared_memory", "local_sgd"] = "allreduce"
+    """allreduce: Horovod's DistributedOptimizer; shared_memory: two-level, for CPU nodes under MPI; local_sgd: steps of
+    each rank's own and then an average of parameters."""
+    operation: Literal["average", "sum", "adasum"] = "average"
+    """average: mean over the samples of all ranks; sum: their sum; adasum: what ranks agree on is averaged, what is
+    orthogonal is added (sizes that are powers of two)."""
+    compression: Literal["none", "fp16", "powersgd"] = "none"
+    """What travels: gradients as they are, as fp16, or as low-rank factors (for slow links)."""
+    powersgd_rank: int = 4
+    """Rank of the factors: more is closer to the gradient, and more to send."""
+    powersgd_warm_start: bool = True
+    """Begin each step's factors with the last one's; else with random ones."""
+    powersgd_error_feedback: bool = True
+    """Add what the factors missed to the next step's gradient."""
+    local_steps: int = 8
+    """Steps of each rank between two averages (local_sgd)."""
+    outer_momentum: float = 0.0
+    """Momentum of the moves between averages (local_sgd): SlowMo; 0 takes the averages as they are."""
+    outer_lr: float = 1.0
+    """Factor of the moves between averages (local_sgd)."""
+    outer_nesterov: bool = False
+    """Look ahead with the outer momentum, as DiLoCo does (local_sgd)."""
     deterministic: bool = True
     """Exchange fixed groups of gradients, so that the bits of the sums do not depend on timing."""
     bucket_bytes: int = 8 * 2**20
@@ -260,6 +280,9 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
             "sentinel.every_steps",
             "optimizer.clip_value",
             "sync.bucket_bytes",
+            "sync.powersgd_rank",
+            "sync.local_steps",
+            "sync.outer_lr",
             "checkpoint.every_steps",
             "checkpoint.every_epochs",
             "checkpoint.keep",
@@ -284,7 +307,10 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "train.ema_decay": (_fraction_or_none, "must be between 0 and 1"),
     "schedule.final_fraction": (_fraction, "must be between 0 and 1"),
-    **dict.fromkeys(["optimizer.momentum", "optimizer.beta1", "optimizer.beta2"], (_below_one, "must be in [0, 1)")),
+    **dict.fromkeys(
+        ["optimizer.momentum", "optimizer.beta1", "optimizer.beta2", "sync.outer_momentum"],
+        (_below_one, "must be in [0, 1)"),
+    ),
 }
 
 
@@ -300,6 +326,8 @@ def faults(config: Config) -> list[str]:
     optimizer = config.optimizer
     if optimizer.nesterov and not optimizer.momentum:
         found.append("optimizer.nesterov needs optimizer.momentum greater than 0: 0.0")
+    if config.train.ema_decay is not None and config.sync.strategy == "local_sgd":
+        found.append("train.ema_decay needs parameters that are equal after each step, and local_sgd has others: null")
     return found
 
 
@@ -315,6 +343,14 @@ def ignored(config: Config, given: Collection[str]) -> list[str]:
         "optimizer.beta2": (optimizer.name == "sgd", by_name),
         "schedule.final_fraction": (schedule.name == "constant", "schedule.name is constant"),
         "sync.bucket_bytes": (not config.sync.deterministic, "sync.deterministic is false"),
+        **{
+            f"sync.{name}": (config.sync.strategy != "local_sgd", f"sync.strategy is {config.sync.strategy}")
+            for name in ("local_steps", "outer_momentum", "outer_lr", "outer_nesterov")
+        },
+        **{
+            f"sync.powersgd_{name}": (config.sync.compression != "powersgd", "sync.compression is not powersgd")
+            for name in ("rank", "warm_start", "error_feedback")
+        },
         "checkpoint.every_epochs": (config.checkpoint.every_steps is not None, "checkpoint.every_steps wins"),
     }
     return [f"{name} is ignored: {why}" for name, (holds, why) in reasons.items() if holds and name in given]

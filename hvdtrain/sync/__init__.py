@@ -1,7 +1,7 @@
 """The gradient exchange: one contract, one file for each strategy, and one step that all of them share.
 
 `contract` says what a trainer needs and what a strategy must give; `step` is the update that every synchronous strategy
-shares; `allreduce` is Horovod's DistributedOptimizer; `signal` is the table by which ranks agree within the exchange.
+shares; `strategies` is the table of them; `signal` is the table by which ranks agree within the exchange.
 
     sync = prepare(run, model, optimizer)                  # everyone has root's values now
     for batch in batches:
@@ -10,7 +10,7 @@ shares; `allreduce` is Horovod's DistributedOptimizer; `signal` is the table by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -18,20 +18,11 @@ from torch import nn
 
 from hvdtrain.config import SentinelConfig, SyncConfig
 from hvdtrain.runtime import Run
-from hvdtrain.sync.allreduce import HorovodExchange
 from hvdtrain.sync.clipping import Clipping
-from hvdtrain.sync.contract import Exchange
 from hvdtrain.sync.precision import Precision, PrecisionName
 from hvdtrain.sync.sentinel import Sentinel
 from hvdtrain.sync.step import SynchronousStep
-
-
-def _allreduce(optimizer: torch.optim.Optimizer, config: SyncConfig, name: str) -> Exchange:
-    bucket_bytes = config.bucket_bytes if config.deterministic else None
-    return HorovodExchange(optimizer, name=name, bucket_bytes=bucket_bytes)
-
-
-STRATEGIES: dict[str, Callable[[torch.optim.Optimizer, SyncConfig, str], Exchange]] = {"allreduce": _allreduce}
+from hvdtrain.sync.strategies import build_exchange, refuse_combination
 
 
 def prepare(
@@ -68,7 +59,8 @@ def prepare(
         ReplicaMismatch: ranks built different models.
     """
     settings = config or SyncConfig()
-    exchange = STRATEGIES[settings.strategy](optimizer, settings, name)
+    refuse_combination(settings, precision=precision)
+    exchange = build_exchange(run, optimizer, settings, name=name)
     clipping = Clipping(norm=clip_norm, value=clip_value)
     watch, replicated = sentinel or SentinelConfig(), getattr(exchange, "replicated", True)
     sync = SynchronousStep(

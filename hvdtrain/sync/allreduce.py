@@ -8,7 +8,7 @@ parameters and the signal, and whose step is the model's own optimizer's step. T
     exchange.watch(trainable_parameters, signal_numel=32)
     exchange.arm(last=True)
     loss.backward()                                # groups leave as they become ready
-    summed = exchange.finish(signal)               # every .grad is now the sum over ranks
+    summed = exchange.finish(signal, 16)               # every .grad is now the sum over ranks
     exchange.step()                                # DistributedOptimizer.step -> the model's optimizer
 """
 
@@ -135,7 +135,7 @@ class HorovodExchange(Stateless):
         """Let hooks send groups in the coming backward pass only if it is the last of the step."""
         self._wrapped.set_backward_passes_per_step(1 if last else _NEVER)
 
-    def finish(self, signal: Tensor) -> Tensor:
+    def finish(self, signal: Tensor, samples: int) -> Tensor:
         """Collective: complete the groups with zeros and the signal, and wait for all of them."""
         waiting = [p for p in self._parameters.values() if not self._was_sent(p)]
         self._wrapped.set_backward_passes_per_step(1)

@@ -139,9 +139,11 @@ class Exchange(Protocol):
     Attributes:
         reduction: what the optimizer is to see: the `mean` over the samples of all ranks, their `sum`, or what
             `finish` made of the ranks' `local` means.
+        equal_gradients: whether `finish` gives all ranks the same gradients.
     """
 
     reduction: Reduction
+    equal_gradients: bool
 
     def watch(self, parameters: Mapping[str, Parameter], signal_numel: int) -> None:
         """Collective: from now on exchange these parameters' gradients, and a signal of so many fp32 numbers."""
@@ -186,6 +188,8 @@ class Exchange(Protocol):
 
 class Stateless:
     """The state of an exchange that has none, and whose parameters are the same on all ranks after each step."""
+
+    equal_gradients = True
 
     def settled(self) -> AbstractContextManager[None]:
         """They are the same."""

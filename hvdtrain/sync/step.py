@@ -244,7 +244,7 @@ class SynchronousStep:
     def _exchange_with_signal(self, *, stop: bool, has_data: bool) -> SignalTable:
         row = dict.fromkeys(FIELDS, 0.0) | self._sums
         row |= {"step": self._steps, "samples": self._samples, "loss": self._loss, "has_data": has_data, "stop": stop}
-        row |= {"nonfinite": not math.isfinite(self._loss)}
+        row |= {"nonfinite": not math.isfinite(self._loss) or not self._own_gradients_are_finite()}
         row |= {f"digest{limb}": value for limb, value in enumerate(self._sentinel.limbs(self._steps))}
         row |= {f"{phase}_s": spent for phase, spent in zip(PHASES, self._phases.take_times(), strict=True)}
         used = [parameter.grad is not None for parameter in self._watched]
@@ -265,7 +265,8 @@ class SynchronousStep:
         gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
         factor = self._factor(samples)
         self._expected = float(samples)
-        odd, finite = table.ranks("nonfinite"), all_finite(gradients)
+        odd = table.ranks("nonfinite")
+        finite = not self._exchange.equal_gradients or all_finite(gradients)
         if self._precision.judge(finite=finite or bool(odd)):
             if odd or not finite:
                 return self._leave_out(odd)
@@ -274,6 +275,11 @@ class SynchronousStep:
             self._exchange.step()
             return Outcome(norm=norm)
         return Outcome(overflowed=True)
+
+    def _own_gradients_are_finite(self) -> bool:
+        """To be told to the others before the exchange, where it does not show them."""
+        gradients = [parameter.grad for parameter in self._watched if parameter.grad is not None]
+        return self._exchange.equal_gradients or all_finite(gradients)
 
     def _factor(self, samples: int) -> float:
         """By what the exchanged gradients are to be multiplied."""

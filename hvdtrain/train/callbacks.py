@@ -11,7 +11,7 @@ checkpoint under the name of its class.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import nn
@@ -23,6 +23,7 @@ from hvdtrain.metrics.writers import Writer
 from hvdtrain.runtime import Run
 from hvdtrain.sync.contract import GradientSync, StepResult
 from hvdtrain.train.schedule import Schedule
+from hvdtrain.train.stragglers import Times, add, slowest
 
 
 class Training(Protocol):
@@ -92,29 +93,35 @@ class Recorder(Callback):
     ) -> None:
         self._writers, self._every_steps, self._clock = writers, every_steps, clock
         self._window: Means = {}
+        self._times: Times | None = None  # of the steps in the window; None before the first step, which is no measure
         self._since = clock()
 
     def step_ended(self, trainer: Training, result: StepResult) -> None:
         """Add the step to the window, and write the window when it is full."""
-        self._window = merge(self._window, means({"loss": result.loss, **result.metrics}, result.samples))
-        if trainer.step % self._every_steps == 0:
+        if not result.nonfinite:
+            self._window = merge(self._window, means({"loss": result.loss, **result.metrics}, result.samples))
+        self._times = () if self._times is None else add(self._times, result.times)
+        if trainer.step % self._every_steps == 0 and self._window:
             self._write(trainer)
 
     def _write(self, trainer: Training) -> None:
         now, samples = self._clock(), self._window["loss"].count
         rates = {"lr": trainer.learning_rate, "samples_per_s": samples / max(now - self._since, 1e-9)}
-        self._emit(trainer, "train", compute(self._window) | rates)
-        self._window, self._since = {}, now
+        found = slowest(self._times or (), hosts=trainer.run.hosts)
+        self._emit(trainer, "train", compute(self._window) | rates | (found.fields() if found else {}))
+        if found and self._writers:
+            trainer.run.log.info("%s", found.sentence())
+        self._window, self._times, self._since = {}, (), now
 
     def evaluated(self, trainer: Training, metrics: dict[str, float]) -> None:
         """Write the evaluation; its time does not count for the training's rate."""
         self._emit(trainer, "eval", metrics)
         self._since = self._clock()
 
-    def _emit(self, trainer: Training, split: str, values: dict[str, float]) -> None:
+    def _emit(self, trainer: Training, split: str, values: Mapping[str, float | str]) -> None:
         position = {"step": trainer.step, "epoch": trainer.epoch, "split": split, "time_s": trainer.elapsed_s}
         for write in self._writers:
-            write(position | values)
+            write({**position, **values})
 
     def state_dict(self) -> dict[str, Any]:
         """The open window, so that records do not depend on where a run was interrupted."""

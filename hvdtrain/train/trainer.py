@@ -135,6 +135,7 @@ class Trainer:
         else:
             self._evaluate_once()
         self._tell("fit_ended")
+        self.sync.settle()
 
     def _fit_epoch(self) -> None:
         self.model.train()
@@ -217,11 +218,10 @@ class Trainer:
         Returns:
             `loss` and the recipe's metrics, weighted by samples, and `count`, the number of samples.
         """
-        self.sync.settle()
         training = self.model.training
         self.model.eval()
         averaged = self.average.applied(self.model) if self.average else nullcontext()
-        with self.run.phases.during("evaluate"), averaged:
+        with self.run.phases.during("evaluate"), self.sync.settled(), averaged:
             total = self._local_means(batches)
             reduced = reduce(total, self.run.collectives)
         self.model.train(training)

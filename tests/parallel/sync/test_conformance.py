@@ -10,6 +10,9 @@ EXACT = {
     "allreduce": SyncConfig(),
     "allreduce in small buckets": SyncConfig(bucket_bytes=256),
     "allreduce by timing": SyncConfig(deterministic=False),
+    "shared_memory": SyncConfig(strategy="shared_memory"),
+    "shared_memory in small buckets": SyncConfig(strategy="shared_memory", bucket_bytes=256),
+    "shared_memory after backward": SyncConfig(strategy="shared_memory", overlap=False),
 }
 
 

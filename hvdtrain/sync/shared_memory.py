@@ -1,0 +1,280 @@
+"""A two-level all-reduce for CPU nodes: in shared memory on each host, over MPI between hosts.
+
+Gradients lie in a window that the ranks of a host share. When a bucket is complete on all of them, each rank adds up
+its lane of it, over the ranks in their order; lanes go across hosts, all at once, and are added in the order of hosts;
+then every rank takes the sums. Who adds what in which order depends neither on timing nor on the choice of buckets.
+
+    exchange = SharedMemoryExchange(run, optimizer, bucket_bytes=8 * 2**20)
+    exchange.watch(trainable_parameters, signal_numel=32)
+    exchange.arm(last=True)
+    loss.backward()                                # a thread exchanges buckets as they become complete
+    summed = exchange.finish(signal)               # every .grad is the sum over ranks, and this rank's own to change
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from hvdtrain.errors import UsageError
+from hvdtrain.runtime import Run
+from hvdtrain.sync.buckets import buckets
+from hvdtrain.sync.contract import Reduction, Stateless
+from hvdtrain.sync.window import ALIGNMENT, Hosts, Window, aligned, refuse_impossible_window
+
+HALVES = (torch.float16, torch.bfloat16)  # summed in fp32
+
+
+@dataclass(eq=False)
+class Bucket:
+    """A piece of the window that is exchanged at once: gradients of one dtype, one behind the other.
+
+    Attributes:
+        parameters: whose gradients.
+        rows: the piece in each local rank's segment, of shape (numel,).
+        lanes: where each lane's sums go, of shapes that add up to numel.
+        views: this rank's gradients in the piece, by parameter.
+        waiting: parameters whose gradient is still missing in this step.
+    """
+
+    parameters: list[Parameter]
+    rows: list[Tensor]
+    lanes: list[Tensor]
+    views: dict[Parameter, Tensor]
+    waiting: set[Parameter] = field(default_factory=set)
+
+
+class SharedMemoryExchange(Stateless):
+    """Sums over ranks through shared windows and MPI; see the module and `hvdtrain.sync.contract.Exchange`.
+
+    Args:
+        run: of this rank; its ranks must be on CPUs and under MPI.
+        optimizer: the model's.
+        bucket_bytes: size of what is exchanged at once.
+        reduction: what the optimizer is to see of the sums.
+    """
+
+    def __init__(
+        self, run: Run, optimizer: torch.optim.Optimizer, *, bucket_bytes: int, reduction: Reduction = "mean"
+    ) -> None:
+        self.reduction: Reduction = reduction
+        self._run, self._optimizer, self._bucket_bytes = run, optimizer, bucket_bytes
+        self._hosts: Hosts | None = None
+        self._window: Window | None = None
+        self._buckets: list[Bucket] = []
+        self._bucket_of: dict[Parameter, Bucket] = {}
+        self._signal = torch.zeros(0)
+        self._hooks: list[Any] = []
+        self._armed = False
+        self._sent: list[Future[None]] = []
+        self._thread = ThreadPoolExecutor(1, "hvdtrain-exchange")
+
+    def watch(self, parameters: Mapping[str, Parameter], signal_numel: int) -> None:
+        """Collective: allocate the window for these gradients; what was watched before is let go.
+
+        Raises:
+            UsageError: no such window is possible; on every rank.
+        """
+        self._let_go()
+        groups: list[list[Tensor]] = [list(g) for g in buckets(list(parameters.values()), self._bucket_bytes)]
+        carrier = torch.zeros(signal_numel)
+        if groups and groups[-1][-1].dtype == carrier.dtype:
+            groups[-1].append(carrier)  # in the bucket that is complete last anyway
+        else:
+            groups.append([carrier])
+        local_size = self._run.topology.local_size
+        refuse_impossible_window(
+            self._run.collectives,
+            controller=self._run.controller,
+            device=next(iter(parameters.values()), carrier).device,
+            nbytes=2 * sum(map(_group_bytes, groups)) * local_size,
+        )
+        self._allocate(groups, carrier)
+        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+            for p in parameters.values()
+        ]
+
+    def _allocate(self, groups: Sequence[Sequence[Tensor]], carrier: Tensor) -> None:
+        from mpi4py import MPI
+
+        self._hosts = self._hosts or Hosts(MPI.COMM_WORLD)
+        lanes = self._hosts.lanes
+        sizes = [(_group_bytes(group), aligned(_group_bytes(group) // lanes + ALIGNMENT)) for group in groups]
+        self._window = Window(self._hosts.local, sum(gradients + sums for gradients, sums in sizes))
+        start = 0
+        for group, (gradients, sums) in zip(groups, sizes, strict=True):
+            self._buckets.append(self._bucket(group, start, gradients, carrier))
+            start += gradients + sums
+
+    def _bucket(self, group: Sequence[Tensor], start: int, size: int, carrier: Tensor) -> Bucket:
+        """A group's place in the window: `size` bytes of gradients, and behind them room for one lane's sums."""
+        assert self._window is not None
+        assert self._hosts is not None
+        window, dtype = self._window, group[0].dtype
+        local, lanes = self._hosts.local, self._hosts.lanes
+        rows = [window.segment(rank)[start : start + size].view(dtype) for rank in range(local.size)]
+        numel = len(rows[0])
+        cuts = [numel * lane // lanes for lane in range(lanes + 1)]
+        sums = [window.segment(lane)[start + size :] for lane in range(lanes)]
+        nbytes = [(stop - begin) * group[0].element_size() for begin, stop in pairwise(cuts)]
+        parameters: list[Parameter] = []
+        views: dict[Parameter, Tensor] = {}
+        place = 0
+        for tensor in group:
+            view = rows[local.rank][place : place + tensor.numel()].view(tensor.shape)
+            place += _padded(tensor)
+            if tensor is carrier:
+                self._signal = view
+            else:
+                assert isinstance(tensor, Parameter)
+                parameters.append(tensor)
+                views[tensor] = view
+        return Bucket(parameters, rows, [sums[lane][: nbytes[lane]].view(dtype) for lane in range(lanes)], views)
+
+    def arm(self, *, last: bool) -> None:
+        """Let hooks send buckets in the coming backward pass only if it is the last of the step."""
+        if last and not self._armed:
+            for bucket in self._buckets:
+                bucket.waiting = set(bucket.parameters)
+        self._armed = last
+
+    def _arrived(self, parameter: Parameter) -> None:
+        """After backward has accumulated a gradient: move it into the window, and send what is complete."""
+        bucket = self._bucket_of[parameter]
+        view = bucket.views[parameter]
+        if parameter.grad is not view and parameter.grad is not None:
+            if self._armed and parameter not in bucket.waiting:
+                _refuse_second_arrival()
+            view.copy_(parameter.grad)
+            parameter.grad = view
+        elif self._armed and parameter not in bucket.waiting:
+            _refuse_second_arrival()
+        if self._armed:
+            bucket.waiting.discard(parameter)
+            self._send_complete()
+
+    def _send_complete(self) -> None:
+        """Send buckets in their order, which is the same on all ranks; the last one also waits for the signal."""
+        while len(self._sent) < len(self._buckets) - 1 and not self._buckets[len(self._sent)].waiting:
+            self._sent.append(self._thread.submit(self._exchange, self._buckets[len(self._sent)]))
+
+    def finish(self, signal: Tensor, samples: int) -> Tensor:
+        """Collective: send what is left, with zeros for missing gradients, and wait for all sums."""
+        for bucket in self._buckets[len(self._sent) :]:
+            for parameter, view in bucket.views.items():
+                if parameter.grad is None:
+                    view.zero_()
+                elif parameter.grad is not view:
+                    view.copy_(parameter.grad)
+                parameter.grad = view
+            bucket.waiting = set()
+        self._signal.copy_(signal)
+        self._send_complete()
+        self._sent.append(self._thread.submit(self._exchange, self._buckets[-1]))
+        for future in self._sent:
+            future.result()
+        self._sent, self._armed = [], False
+        return self._signal.clone()
+
+    def _exchange(self, bucket: Bucket) -> None:
+        """Collective: make this rank's part of the bucket the sum over all ranks."""
+        assert self._window is not None
+        assert self._hosts is not None
+        hosts = self._hosts
+        self._window.meet()
+        if hosts.cross is not None:
+            lane = hosts.local.rank
+            start = sum(len(part) for part in bucket.lanes[:lane])
+            sums = bucket.lanes[lane]
+            add_rows([row[start : start + len(sums)] for row in bucket.rows], sums)
+            if hosts.hosts > 1:
+                add_across_hosts(sums, hosts.cross)
+        self._window.meet()  # from here on nobody reads another rank's gradients
+        torch.cat(bucket.lanes, out=bucket.rows[hosts.local.rank])
+
+    def step(self) -> None:
+        """One step of the model's optimizer."""
+        self._optimizer.step()
+
+    def _let_go(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.grad = None
+        self._hooks, self._buckets, self._bucket_of, self._signal = [], [], {}, torch.zeros(0)
+        if self._window is not None:
+            self._window.free()
+            self._window = None
+
+    def close(self) -> None:
+        """Collective: take hooks and gradients off the parameters, and free the window and the communicators."""
+        self._let_go()
+        self._thread.shutdown()
+        if self._hosts is not None:
+            self._hosts.free()
+            self._hosts = None
+
+
+def _padded(tensor: Tensor) -> int:
+    """Elements that a gradient takes in the window."""
+    return aligned(tensor.numel() * tensor.element_size()) // tensor.element_size()
+
+
+def _group_bytes(group: Sequence[Tensor]) -> int:
+    return sum(_padded(tensor) * tensor.element_size() for tensor in group)
+
+
+def _refuse_second_arrival() -> None:
+    raise UsageError(
+        "exchange gradients while backward goes on",
+        found="backward came by a parameter twice: reentrant checkpointing of a layer that is used twice, for instance",
+        remedy="--sync.overlap false",
+    )
+
+
+def add_rows(rows: Sequence[Tensor], out: Tensor) -> None:
+    """The sum of the rows, each of shape (n,), in their order; halves are added in fp32."""
+    if out.dtype in HALVES:
+        total = rows[0].float()
+        for row in rows[1:]:
+            total += row
+        out.copy_(total)
+    elif len(rows) == 1:
+        out.copy_(rows[0])
+    else:
+        torch.add(rows[0], rows[1], out=out)
+        for row in rows[2:]:
+            out += row
+
+
+def add_across_hosts(part: Tensor, cross: Any) -> None:
+    """Collective: add the hosts' parts, of shape (n,), in the order of hosts, in place.
+
+    Every host adds up one piece and gives it to the others: 2 (hosts - 1) / hosts of the bytes leave each host, as in
+    a ring; but whose number is added to whose does not depend on where the pieces are cut.
+    """
+    hosts, rank = cross.size, cross.rank
+    cuts = [len(part) * host // hosts for host in range(hosts + 1)]
+    counts = [(stop - start) * part.element_size() for start, stop in pairwise(cuts)]
+    starts = [cut * part.element_size() for cut in cuts[:-1]]
+    own = cuts[rank + 1] - cuts[rank]
+    pieces = torch.empty(hosts, own, dtype=part.dtype)  # (hosts, elements of this host's piece)
+    whole = _bytes(part)
+    cross.Alltoallv([whole, counts, starts, "B"], [_bytes(pieces), [counts[rank]] * hosts, None, "B"])
+    total = torch.empty(own, dtype=part.dtype)
+    add_rows(list(pieces), total)
+    cross.Allgatherv([_bytes(total), counts[rank], "B"], [whole, counts, starts, "B"])
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.view(-1).view(torch.uint8).numpy()
