@@ -46,6 +46,7 @@ class Run:
         collectives: the operations by which ranks agree.
         device: the GPU of this rank, or the CPU.
         host: this host's name.
+        hosts: the names of all ranks' hosts, in rank order.
         controller: "mpi" or "gloo".
         seed: the seed that all ranks share.
         started: `time.monotonic()` when the rank was started.
@@ -58,6 +59,7 @@ class Run:
     collectives: Collectives
     device: torch.device
     host: str
+    hosts: tuple[str, ...] = ()
     controller: str
     seed: int
     log: logging.Logger = field(default=LOGGER, repr=False)
@@ -224,6 +226,7 @@ def init(*, seed: int = 0, deterministic: bool = True) -> Iterator[Run]:
         collectives=collectives,
         device=_device_of(topology),
         host=host,
+        hosts=tuple(collectives.gather_json(host)),
         controller=controller,
         seed=seed,
         started=started,

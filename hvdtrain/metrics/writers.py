@@ -19,6 +19,11 @@ Record: TypeAlias = Mapping[str, Any]
 Writer: TypeAlias = Callable[[Record], None]
 
 _POSITION = ("step", "epoch", "split", "time_s")
+_SLOWEST = "slowest_"  # of the slowest rank; the log has a sentence for it
+
+
+def _is_metric(name: str) -> bool:
+    return name not in _POSITION and not name.startswith(_SLOWEST)
 
 
 def jsonl(path: Path) -> Writer:
@@ -36,7 +41,7 @@ def console(log: logging.Logger) -> Writer:
     """Root only: one line a record, such as ``train step 40 epoch 1: loss 0.3120, accuracy 0.9062``."""
 
     def write(record: Record) -> None:
-        values = ", ".join(f"{name} {value:.4g}" for name, value in record.items() if name not in _POSITION)
+        values = ", ".join(f"{name} {value:.4g}" for name, value in record.items() if _is_metric(name))
         log.info("%s step %d epoch %d: %s", record["split"], record["step"], record["epoch"], values)
 
     return write
@@ -50,7 +55,7 @@ def tensorboard(directory: Path) -> Writer:
 
     def write(record: Record) -> None:
         for name, value in record.items():
-            if name not in _POSITION:
+            if _is_metric(name):
                 board.add_scalar(f"{record['split']}/{name}", value, record["step"])
         board.flush()
 
