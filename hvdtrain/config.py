@@ -177,6 +177,8 @@ class WatchdogConfig:
 
     stall_s: float | None = 300.0
     """Seconds without progress on any rank after which the job is aborted with a report; none never does."""
+    start_s: float = 900.0
+    """The same until the first step of this process is done: building models and caches may take longer than a step."""
     usual_steps: float = 20.0
     """And at least so many times the usual time of a step, where steps are long."""
 
@@ -277,6 +279,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
             "train.log_every",
             "optimizer.clip_norm",
             "watchdog.stall_s",
+            "watchdog.start_s",
             "sentinel.every_steps",
             "optimizer.clip_value",
             "sync.bucket_bytes",

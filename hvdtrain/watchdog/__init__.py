@@ -55,6 +55,7 @@ def watch(run: Run, run_dir: Path, config: WatchdogConfig | None = None) -> Watc
         stacks=logs,
         size=run.topology.size,
         stall_s=settings.stall_s,
+        start_s=settings.start_s,
         usual_steps=settings.usual_steps,
         abort=run.abort,
     )

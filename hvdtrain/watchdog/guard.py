@@ -39,6 +39,7 @@ class Watchdog:
         stacks: the directory for the ranks' stacks.
         size: how many ranks there are.
         stall_s: without any progress for so long, the job is aborted; None never.
+        start_s: the same until the first step is done.
         usual_steps: and for so many times the usual time of a step.
         abort: ends the job; does not return.
         poll_s: between two looks.
@@ -54,6 +55,7 @@ class Watchdog:
         stacks: Path,
         size: int,
         stall_s: float | None,
+        start_s: float,
         usual_steps: float,
         abort: Callable[[], Any],
         poll_s: float | None = None,
@@ -61,7 +63,7 @@ class Watchdog:
     ) -> None:
         self._failures, self._phases, self._abort, self._clock = failures, phases, abort, clock
         self._records, self._logs, self._size = records, stacks, size
-        self._stall_s, self._usual_steps = stall_s, usual_steps
+        self._stall_s, self._start_s, self._usual_steps = stall_s, start_s, usual_steps
         self._poll_s = poll_s or min(1.0, (stall_s or 10.0) / 10)
         self._stacks = Stacks(stack_file(stacks, failures.rank))
         others = {rank: record for rank, record in self._look_around().items() if rank != failures.rank}
@@ -79,7 +81,7 @@ class Watchdog:
         self._wakeup: int | None = None
         self._closing, self._resting = False, False
         self._suspicions = 0
-        self._usual_s, self._counted = 0.0, (clock(), phases.step)
+        self._usual_s, self._counted, self._started = 0.0, (clock(), phases.step), False
         self._thread = threading.Thread(target=self._watch, name="hvdtrain-watchdog", daemon=True)
         self._thread.start()
 
@@ -178,11 +180,14 @@ class Watchdog:
     def _limit_s(self) -> float:
         now, step = self._clock(), self._phases.step
         since, counted = self._counted
-        if step > counted:
+        if step > counted and not self._started:  # what came before the first step is no measure
+            self._started, self._counted = True, (now, step)
+        elif step > counted:
             took_s = (now - since) / (step - counted)
             self._usual_s = took_s if not self._usual_s else 0.8 * self._usual_s + 0.2 * took_s
             self._counted = now, step
-        return max(self._stall_s or 0.0, self._usual_steps * self._usual_s)
+        least_s = (self._stall_s or 0.0) if self._started else max(self._stall_s or 0.0, self._start_s)
+        return max(least_s, self._usual_steps * self._usual_s)
 
     def _look_around(self) -> dict[int, Record]:
         found = ((rank, read_record(record_file(self._records, rank))) for rank in range(self._size))

@@ -28,6 +28,7 @@ DEFAULTS = {
     "optimizer.lr": 0.01,
     "checkpoint.every_steps": 4,
     "watchdog.stall_s": 5.0,
+    "watchdog.start_s": 60.0,
     "watchdog.usual_steps": 1.0,
 }
 FAULTY_CALL = 3  # steps before it are right
