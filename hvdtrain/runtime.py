@@ -89,6 +89,7 @@ def _settle_environment(env: MutableMapping[str, str], *, deterministic: bool) -
     """What Horovod reads once, when it starts; what the user set already stays."""
     if deterministic:
         env.setdefault("HOROVOD_DISABLE_GROUP_FUSION", "1")
+    env.setdefault("OMPI_MCA_osc", "^ucx")  # of Open MPI 5.0: cannot do shared windows, and prints an error at each
     if NETWORK_VARIABLE in env:
         env.update(socket_variables(env, addresses()))
 
