@@ -72,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(transcript(invocation), end="")
         return 0
+    if spec.spans_hosts and not arguments.no_preflight:
+        preflight(spec, choice)
     return supervise(
         spec,
         policy_of(arguments),
@@ -80,6 +82,27 @@ def run(arguments: argparse.Namespace) -> int:
         watched=spec.spans_hosts and choice.tool.flavour != "slurm",
         first_failure=lambda: recorded_failure(spec.command),
     )
+
+
+def preflight(spec: LaunchSpec, choice: Choice) -> None:
+    """Ask the hosts whether they are alike and ready, and show what is not.
+
+    Raises:
+        LaunchError: ranks cannot work together on these hosts.
+    """
+    from hvdtrain.diagnostics.preflight import ask, compare, table
+
+    over_ssh = choice.tool.flavour != "slurm"
+    answers, silent = ask(spec, choice.build, os.environ, over_ssh=over_ssh)
+    differences = compare(answers, silent, training=run_directory(spec.command) is not None)
+    if warnings := [one for one in differences if one.status == "warn"]:
+        print(f"hvdtrain: warning: hosts differ\n{table(warnings)}", file=sys.stderr)
+    if faults := [one for one in differences if one.status == "fail"]:
+        raise LaunchError(
+            f"start {spec.size} ranks on {', '.join(host.name for host, _ in spec.places())}",
+            found=table(faults).replace("\n", "\n         "),
+            remedy="make the hosts alike, leave one out (-H), or start all the same with --no-preflight",
+        )
 
 
 def policy_of(arguments: argparse.Namespace) -> Policy:

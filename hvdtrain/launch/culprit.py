@@ -19,6 +19,8 @@ PATTERNS = (
     r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) (?P<what>exited on signal .*?)\.?$",
     # Open MPI 4 and 5, an exit status: the name stands on one line, the status on the next
     r"Process name: \[\S+?[@,]\d+[\],]+(?P<rank>\d+)\]",
+    # Open MPI, what a rank sees of another that is gone
+    r"^\s+Peer host:\s+(?P<host>\S+)",
     # Open MPI 5, a daemon that is gone
     r"lost (?:communication|connection|contact).*?\bnode (?P<host>\S+)",
     r"Remote host:\s+(?P<host>\S+)",

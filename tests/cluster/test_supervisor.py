@@ -1,4 +1,4 @@
-"""Hosts that die or are cut off in the middle of a training: it goes on with the others, and nothing is left anywhere."""
+"""Hosts that die or are cut off in mid-training: it goes on with the others, and nothing is left anywhere."""
 
 import json
 import signal

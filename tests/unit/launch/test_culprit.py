@@ -16,6 +16,7 @@ SAID = {
     "srun: error: node2: task 1: Killed": "rank 1 on node2 Killed",
     "srun: error: node1: tasks 0-1: Exited with exit code 75": "rank 0 on node1 Exited with exit code 75",
     "=   PID 4711 RUNNING AT gpu03": "a process on gpu03 failed",
+    "  Peer host:  gpu05": "a process on gpu05 failed",
     "  Remote host:   gpu04": "a process on gpu04 failed",
 }
 
