@@ -39,7 +39,13 @@ def build(spec: LaunchSpec, tool: Tool, env: Mapping[str, str]) -> Invocation:
     passed = passed_names(with_variables(env, variables), spec.env_patterns) if spec.spans_hosts else ()
     return Invocation(
         program=tool.path,
-        options=(*_placing(spec), *tuning(spec), *_network(spec, tool), *ssh_option(spec, tool), *_exports(passed)),
+        options=(
+            *_placing(spec, tool),
+            *tuning(spec),
+            *_network(spec, tool),
+            *ssh_option(spec, tool),
+            *_exports(passed),
+        ),
         command=spec.command,
         variables=variables,
         passed=passed,
@@ -68,10 +74,10 @@ def job_variables(spec: LaunchSpec) -> Iterator[Variable]:
         yield Variable(TOKEN_VARIABLE, spec.token, "marks the processes of this job, so that none is left on any host")
 
 
-def _placing(spec: LaunchSpec) -> Iterator[Option]:
+def _placing(spec: LaunchSpec, tool: Tool) -> Iterator[Option]:
     yield Option(("-np", str(spec.size)), "the number of ranks")
     if places := spec.places():
-        listed = ",".join(f"{_host(host)}:{count}" for host, count in places)
+        listed = ",".join(f"{_host(host, tool)}:{count}" for host, count in places)
         yield Option(("--host", listed), "the hosts in the order of the ranks, with how many each gets")
     if not spec.spans_hosts and spec.size > spec.cores_per_host:
         why = f"{spec.size} ranks on {spec.cores_per_host} cores are meant, and no mistake"
@@ -80,7 +86,13 @@ def _placing(spec: LaunchSpec) -> Iterator[Option]:
         yield Option(("--map-by", "slot"), "one host is filled after the other: neighbours in the ring share it")
 
 
-def _host(host: Host) -> str:
+def _host(host: Host, tool: Tool) -> str:
+    if host.user and tool.version[0] < 5:
+        raise LaunchError(
+            f"start ranks on {host.login} with {tool.text}",
+            found="a user name, which its option --host does not take before version 5",
+            remedy=f"put `User {host.user}` under `Host {host.name}` in ~/.ssh/config, and name the host alone",
+        )
     if ":" in host.name:
         raise LaunchError(
             f"start ranks on {host.name} with Open MPI",

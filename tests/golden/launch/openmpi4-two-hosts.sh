@@ -1,7 +1,7 @@
 # launcher: Open MPI 4.1.4
 # threads per rank: each rank takes its share of the cores when it starts (OMP_NUM_THREADS is not set)
 # -np 4: the number of ranks
-# --host gpu01:2,alice@gpu02:2: the hosts in the order of the ranks, with how many each gets
+# --host gpu01:2,gpu02:2: the hosts in the order of the ranks, with how many each gets
 # --map-by slot: one host is filled after the other: neighbours in the ring share it
 # --bind-to none: a rank and Horovod's background thread must not share one core, to which the default would bind both
 # --mca btl_base_warn_component_unused 0: no warning for each network card that is not there
@@ -13,7 +13,7 @@
 HVDTRAIN_NETWORK=10.1.0.0/16 \
 mpirun \
     -np 4 \
-    --host gpu01:2,alice@gpu02:2 \
+    --host gpu01:2,gpu02:2 \
     --map-by slot \
     --bind-to none \
     --mca btl_base_warn_component_unused 0 \
