@@ -333,11 +333,19 @@ class SynchronousStep:
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps made, the scale of losses, and what the exchange keeps on all ranks alike."""
-        return {"steps": self._steps, "precision": self._precision.state_dict(), **self._exchange.state_dict()}
+        return {
+            "steps": self._steps,
+            "expected": self._expected,
+            "precision": self._precision.state_dict(),
+            **self._exchange.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after that many steps."""
         self._steps = int(state["steps"])
+        self._expected = float(
+            state.get("expected", self._expected)
+        )  # a divisor of losses: its rounding is in the bits
         if "precision" in state:
             self._precision.load_state_dict(state["precision"])
         self._exchange.load_state_dict(state)
