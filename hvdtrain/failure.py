@@ -30,6 +30,7 @@ from hvdtrain.topology import ROOT
 
 FILE = "failure.json"
 ECHO_S = 5.0  # how long a rank that only heard of a failure waits for its record
+SETTLE_S = 0.3  # how long the last words wait for the others' lines on their way through the launcher
 
 Kind = Literal["exception", "exit", "killed", "stall"]
 
@@ -148,14 +149,15 @@ class Failures:
         if error.exit_status == EXIT_FAILED and self.rank == (ROOT if error.rank is None else error.rank):
             self.tell(self._own("exception", _line(error), str(error), phase=error.phase))
 
-    def tell(self, failure: Failure, *, aloud: bool = True) -> bool:
-        """Record a failure, and say it aloud if it is the first one."""
+    def tell(self, failure: Failure, *, aloud: bool = True, settle_s: float = SETTLE_S) -> bool:
+        """Record a failure, and say it aloud if it is the first one, after what the others had to say."""
         try:
             first = self.directory is None or publish(self.directory, failure)
         except OSError as error:
             self.log.error("no %s in %s: %s", FILE, self.directory, error)
             first = True
         if first and aloud:
+            self.sleep(settle_s)
             self.log.critical("%s", failure)
         elif not first:
             self.log.debug("not the first failure: %s", failure)

@@ -149,7 +149,7 @@ class Watchdog:
         if record is None or record.ended:
             return
         if self._failures.known() is None:
-            self._failures.tell(self._death_of(record))
+            self._failures.tell(self._death_of(record), settle_s=0.05)  # the launcher ends this rank in a moment
         self._leave()
 
     def _death_of(self, record: Record) -> Failure:
