@@ -18,17 +18,20 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
-from hvdtrain.checks import LaunchFacts, guard
+from hvdtrain import __version__, census
+from hvdtrain.checks import Finding, LaunchFacts, guard
+from hvdtrain.checks.ranks import RankFacts, preflight, share_of
 from hvdtrain.collectives import Collectives, HorovodTransport
 from hvdtrain.errors import EXIT_FAILED, HvdtrainError, InstallError
 from hvdtrain.failure import Failures
+from hvdtrain.install import linkage
 from hvdtrain.install.record import check as check_build
 from hvdtrain.launch.network import NETWORK_VARIABLE, addresses, socket_variables
 from hvdtrain.phases import Phases
@@ -94,7 +97,7 @@ def _settle_environment(env: MutableMapping[str, str], *, deterministic: bool) -
         env.update(socket_variables(env, addresses()))
 
 
-def _start_horovod() -> tuple[Topology, str]:
+def _start_horovod(facts: LaunchFacts) -> tuple[Topology, str]:
     check_build(Path(sys.prefix), torch=torch.__version__)
     try:
         import horovod.torch as hvd
@@ -102,6 +105,8 @@ def _start_horovod() -> tuple[Topology, str]:
         raise InstallError(
             "train through Horovod", found=f"it cannot be imported: {error}", remedy="hvdtrain install-horovod"
         ) from error
+    built = tuple(name for name, there in (("mpi", hvd.mpi_built()), ("gloo", hvd.gloo_built())) if there)
+    guard(replace(facts, controllers=built, horovod_mpi=linkage.family(_loaded_mpi())))
     hvd.init()
     controller = "mpi" if hvd.mpi_built() and hvd.mpi_enabled() else "gloo"
     topology = Topology(
@@ -115,12 +120,31 @@ def _start_horovod() -> tuple[Topology, str]:
     return topology, controller
 
 
-def _mpi_facts(controller: str) -> tuple[int | None, str]:
+def _loaded_mpi() -> tuple[str, ...]:
+    return linkage.loaded(Path("/proc/self/maps").read_text())
+
+
+def _mpi_facts(facts: LaunchFacts, controller: str) -> LaunchFacts:
+    """What MPI says; under Gloo mpi4py must not be imported, as it would start an MPI of its own."""
     if controller != "mpi":
-        return None, "not used"  # under Gloo mpi4py must not be imported: it would start an MPI of its own
+        return replace(facts, controller=controller, mpi_library="not used")
     from mpi4py import MPI
 
-    return MPI.COMM_WORLD.Get_size(), MPI.Get_library_version().splitlines()[0].strip("\0 ,")
+    library = MPI.Get_library_version().splitlines()[0].strip("\0 ,")
+    size = MPI.COMM_WORLD.Get_size()
+    return replace(facts, controller=controller, mpi_size=size, mpi_library=library, mpi_files=_loaded_mpi())
+
+
+def _libraries(mpi_library: str) -> dict[str, str]:
+    """What is loaded here, by name and version; an NCCL that torch does not use is not asked."""
+    import horovod
+    import numpy as np
+
+    names = {"hvdtrain": __version__, "torch": torch.__version__, "horovod": horovod.__version__, "mpi": mpi_library}
+    names |= {"numpy": np.__version__, "cuda": torch.version.cuda or "none"}
+    if torch.cuda.is_available():
+        names |= {"gpu": torch.cuda.get_device_name(), "nccl": ".".join(map(str, torch.cuda.nccl.version()))}  # type: ignore[no-untyped-call]
+    return names
 
 
 def _device_of(topology: Topology) -> torch.device:
@@ -131,11 +155,16 @@ def _device_of(topology: Topology) -> torch.device:
     return device
 
 
-def _cores_of(collectives: Collectives, host: str) -> int:
-    """Collective: the cores this rank may use, where ranks of a host with the same set of cores share it evenly."""
-    mine = sorted(os.sched_getaffinity(0))
-    everyone = collectives.gather_json([host, mine])
-    return max(1, len(mine) // everyone.count([host, mine]))
+def _census(collectives: Collectives, facts: LaunchFacts) -> list[RankFacts]:
+    """Collective: what every rank says of itself, in rank order."""
+    libraries = _libraries(facts.mpi_library)
+    mine = census.observe(facts.env, host=facts.host, libraries=libraries, argv=sys.argv)
+    return [RankFacts.from_json(values) for values in collectives.gather_json(mine.to_json(), "hvdtrain.census")]
+
+
+def _warn(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        LOGGER.warning("%s%s", finding.found, f"   do: {finding.remedy}" if finding.remedy else "")
 
 
 def _settle_threads(cores: int, env: MutableMapping[str, str]) -> None:
@@ -211,16 +240,19 @@ def init(*, seed: int = 0, deterministic: bool = True) -> Iterator[Run]:
         InstallError: Horovod is not there, or was built for another torch.
     """
     started, host = time.monotonic(), socket.gethostname()
-    facts = LaunchFacts(env=dict(os.environ), host=host)
-    guard(facts)
+    facts = LaunchFacts(env=dict(os.environ), host=host, rendezvous_answers=census.rendezvous_answers(os.environ))
+    suspicious = guard(facts)
     _settle_environment(os.environ, deterministic=deterministic)
-    topology, controller = _start_horovod()
-    mpi_size, library = _mpi_facts(controller)
-    guard(replace(facts, size=topology.size, mpi_size=mpi_size, controller=controller, mpi_library=library))
+    topology, controller = _start_horovod(facts)
+    facts = replace(_mpi_facts(facts, controller), size=topology.size)
+    guard(facts)
     phases = Phases(rank=topology.rank, host=host)
     collectives = Collectives(HorovodTransport(topology, phases))
     _start_logging(topology, host)
-    _settle_threads(_cores_of(collectives, host), os.environ)
+    everyone = _census(collectives, facts)
+    findings = preflight(everyone)
+    _warn((*suspicious, *(findings if topology.is_root else ())))
+    _settle_threads(share_of(topology.rank, everyone), os.environ)
     seed_everything(seed, topology.rank)
     run = Run(
         topology=topology,

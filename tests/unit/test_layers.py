@@ -9,7 +9,9 @@ PACKAGE = Path(__file__).parents[2] / "hvdtrain"
 
 FLOORS: dict[str, int] = {
     **dict.fromkeys(["errors", "topology", "config", "settings"], 0),
-    **dict.fromkeys(["runtime", "collectives", "checks", "statetree", "launch", "install", "failure", "phases"], 1),
+    **dict.fromkeys(
+        ["runtime", "census", "collectives", "checks", "statetree", "launch", "install", "failure", "phases"], 1
+    ),
     **dict.fromkeys(["data", "sync", "checkpoint", "metrics", "watchdog", "stopping"], 2),
     **dict.fromkeys(["train"], 3),
     **dict.fromkeys(["diagnostics"], 4),
@@ -18,6 +20,9 @@ FLOORS: dict[str, int] = {
 ARROWS = {
     ("runtime", "collectives"),
     ("runtime", "checks"),
+    ("runtime", "census"),
+    ("census", "checks"),
+    ("census", "launch"),  # which variables matter to a training?
     ("runtime", "install"),  # which torch was Horovod built for?
     ("runtime", "failure"),
     ("runtime", "phases"),
@@ -28,7 +33,7 @@ ARROWS = {
     ("__main__", "cli"),
     ("cli", "recipes"),
 }
-LIGHT_ROOMS = {"errors", "topology", "config", "settings", "checks", "launch", "install", "failure", "phases"}
+LIGHT_ROOMS = {"errors", "topology", "config", "settings", "checks", "census", "launch", "install", "failure", "phases"}
 HEAVY = {"torch", "horovod", "mpi4py", "numpy"}
 
 
