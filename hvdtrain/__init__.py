@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "HvdtrainError": "hvdtrain.errors",
+    "Augmented": "hvdtrain.data.augmentation",
     "Callback": "hvdtrain.train.callbacks",
     "Config": "hvdtrain.config",
     "Output": "hvdtrain.train.trainer",
@@ -23,6 +24,9 @@ _PUBLIC = {
     "init": "hvdtrain.runtime",
     "loader": "hvdtrain.data.loader",
     "prepare": "hvdtrain.sync",
+    "stage": "hvdtrain.data.staging",
+    "stream_loader": "hvdtrain.data.stream",
+    "wrap_dataloader": "hvdtrain.data.foreign",
     "save": "hvdtrain.checkpoint.weights",
 }
 

@@ -13,6 +13,7 @@
     ├── StepMismatch            ranks that must be at the same step are not
     ├── StagingError            data could not be copied to every host
     ├── CoverageError           a source gave samples twice, or not at all, to a job
+    ├── WorkerLost              a process that loads data died
     ├── OrderError              a batch was committed twice, or out of order
     ├── NonFiniteLoss           a loss or gradient is infinite or not a number
     ├── RootFailed              code that ran on rank zero alone raised; every rank learns of it by this
@@ -129,6 +130,10 @@ class StagingError(HvdtrainError):
 
 class CoverageError(HvdtrainError):
     """A source that was divided among ranks and workers gave some samples twice, or not at all."""
+
+
+class WorkerLost(HvdtrainError):
+    """A process that loads data for a rank died, killed by the system for its memory for example."""
 
 
 class OrderError(HvdtrainError):

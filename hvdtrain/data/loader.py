@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 from hvdtrain.data.augmentation import KeyedDataset, MapDataset
 from hvdtrain.data.batch import Batch
@@ -150,6 +151,22 @@ class EvaluationLoader:
         self._pipeline.close()
 
 
+def check_random_access(dataset: object) -> None:
+    """Refuse what has no length or no samples by index, and name the function that takes it.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    if isinstance(dataset, DataLoader):
+        remedy = "hvdtrain.wrap_dataloader(run, dataloader), or give the data set itself"
+    elif isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        remedy = "hvdtrain.stream_loader(run, source, ...); sources are in hvdtrain.data.sources"
+    else:
+        return
+    found = f"a {type(dataset).__name__}, which has no length or no samples by index"
+    raise ConfigError("load a data set with random access", found=found, remedy=remedy)
+
+
 def batch_of(share: Share, data: Any, indices: Any, commit: Any = None, microbatches: int = 1) -> Batch:
     """The batch that a share became."""
     return Batch(
@@ -216,8 +233,9 @@ def loader(
         microbatches: how many pieces `Batch.split` makes by default.
 
     Raises:
-        ConfigError: a number is impossible, or an epoch would have no step at all.
+        ConfigError: a number is impossible, an epoch would have no step at all, or the data set no random access.
     """
+    check_random_access(dataset)
     sampler = Sampler(
         len(dataset),
         seed=run.seed if seed is None else seed,
@@ -266,8 +284,9 @@ def evaluation_loader(
         pin_memory: copy batches to pinned memory; where there is a GPU if None.
 
     Raises:
-        ConfigError: a number is impossible.
+        ConfigError: a number is impossible, or the data set has no random access.
     """
+    check_random_access(dataset)
     check_loading(num_workers=num_workers, prefetch=prefetch, batch_size=batch_size)
     n = len(dataset)
     batches = evaluation_batches(n, batch_size=batch_size, rank=run.topology.rank, size=run.topology.size)

@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hvdtrain.data.lifeline import WorkerStart, worker_context
+from hvdtrain.errors import WorkerLost
 
 
 class Workers:
@@ -51,12 +53,31 @@ class Workers:
         return options
 
     def start(self, source: DataLoader[Any]) -> Iterator[Any]:
-        """Begin an iteration over `source`, and remember the processes that this starts."""
+        """Begin an iteration over `source`, and remember the processes that this starts.
+
+        Raises:
+            WorkerLost: while iterating, when one of them died.
+        """
         with _STARTING:
             others = set(multiprocessing.active_children())
             answers = iter(source)
             self._processes.extend(set(multiprocessing.active_children()) - others)
-        return answers
+        return self._watched(answers)
+
+    def _watched(self, answers: Iterator[Any]) -> Iterator[Any]:
+        """The answers; what fails because a process died, as that."""
+        try:
+            yield from answers
+        except (OSError, EOFError, RuntimeError) as error:
+            wait([process.sentinel for process in self._processes], timeout=1)
+            dead = [process for process in self._processes if process.exitcode]
+            if not dead:
+                raise
+            raise WorkerLost(
+                "load data in worker processes",
+                found="; ".join(f"process {process.pid} ended with status {process.exitcode}" for process in dead),
+                remedy="if the host ran out of memory: fewer workers, or smaller batches",
+            ) from error
 
     def end(self) -> None:
         """Kill the processes: they hold nothing that could be lost, and may be busy for long."""

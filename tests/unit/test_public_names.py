@@ -8,6 +8,7 @@ import hvdtrain
 from hvdtrain.cli import VERBS
 
 PUBLIC = {
+    "Augmented",
     "Callback",
     "Config",
     "HvdtrainError",
@@ -21,6 +22,9 @@ PUBLIC = {
     "loader",
     "prepare",
     "save",
+    "stage",
+    "stream_loader",
+    "wrap_dataloader",
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from positions import job
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hvdtrain.data.augmentation import Augmented
 from hvdtrain.data.loader import Loader, evaluation_loader, loader
@@ -162,6 +162,22 @@ def test_microbatches_are_the_default_of_split():
 def test_impossible_loaders_are_refused(dataset, options, told):
     with pytest.raises(ConfigError, match=told):
         loader(job(), dataset, **options)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "told"),
+    [(Endless(), "stream_loader"), (iter([1]), "stream_loader"), (DataLoader([1, 2]), "wrap_dataloader")],
+)
+def test_what_has_no_random_access_is_sent_elsewhere(dataset, told):
+    with pytest.raises(ConfigError, match=told):
+        loader(job(), dataset, global_batch_size=1)
+    with pytest.raises(ConfigError, match=told):
+        evaluation_loader(job(), dataset, batch_size=1)
 
 
 def test_a_sampler_of_another_data_set_is_refused():

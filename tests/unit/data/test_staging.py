@@ -1,9 +1,6 @@
 import hashlib
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -187,50 +184,6 @@ def test_two_jobs_at_once_leave_one_good_copy(tmp_path, source):
         thread.join()
     assert results[0] == results[1] == [tmp_path / "local"] * 2
     assert contents(tmp_path / "local") == contents(source)
-    assert hidden(tmp_path) == []
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from hvdtrain.collectives import Collectives, SoloTransport
-from hvdtrain.data.staging import stage
-
-calls = 0
-
-def tracer(frame, event, argument):
-    global calls
-    if "hvdtrain/data/" in frame.f_code.co_filename:
-        calls += 1
-        if calls == int(sys.argv[3]):
-            os.kill(os.getpid(), signal.SIGKILL)
-    return tracer
-
-collectives = Collectives(SoloTransport())
-sys.settrace(tracer)
-stage(Path(sys.argv[1]), Path(sys.argv[2]), collectives=collectives, chunk_bytes=30_000)
-sys.settrace(None)
-print(calls)
-"""
-
-
-def kill_at(source, destination, event):
-    command = [sys.executable, "-c", KILLED, str(source), str(destination), str(event)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
-def test_a_kill_at_any_moment_leaves_no_damaged_copy(tmp_path, source):
-    """At moments spread evenly over the lines that a staging runs through."""
-    events = int(kill_at(source, tmp_path / "local", -1).stdout)
-    old = contents(source)
-    (source / "deep" / "c").write_bytes(b"y")
-    new = contents(source)
-    for moment in [events * part // 4 for part in range(1, 4)] + [events - 30, events - 10]:
-        assert kill_at(source, tmp_path / "local", moment).returncode == -signal.SIGKILL
-        if (tmp_path / "local").exists():  # between two renames it may be missing, but never in part
-            assert contents(tmp_path / "local") in (old, new)
-    stage(source, tmp_path / "local", collectives=SOLO)
-    assert contents(tmp_path / "local") == new
     assert hidden(tmp_path) == []
 
 

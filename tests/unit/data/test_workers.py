@@ -1,12 +1,10 @@
 """Real worker processes: what they give, what they hold, and that none is left behind."""
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from itertools import chain
 
 import psutil
@@ -17,6 +15,7 @@ from positions import job
 from hvdtrain.data.augmentation import Augmented
 from hvdtrain.data.lifeline import WorkerStart
 from hvdtrain.data.loader import loader
+from hvdtrain.errors import WorkerLost
 
 
 class Numbers:
@@ -36,6 +35,15 @@ class Loaded(Numbers):
     def __getitem__(self, index):
         held = [name for name in ("horovod", "mpi4py.MPI") if name in sys.modules]
         return torch.tensor([len(held), os.getpid()])
+
+
+class Importing(Numbers):
+    """Samples that say whether importing MPI in a worker started it."""
+
+    def __getitem__(self, index):
+        from mpi4py import MPI
+
+        return torch.tensor(MPI.Is_initialized())
 
 
 class Broken(Numbers):
@@ -99,6 +107,22 @@ def test_workers_hold_no_mpi_and_are_processes_of_their_own():
     assert len(set(rows[:, 1].tolist()) - {os.getpid()}) == 2
 
 
+def test_mpi_is_not_started_in_a_worker_that_imports_it():
+    pytest.importorskip("mpi4py.rc", reason="mpi4py is not installed")
+    train = loader(job(), Importing(8), global_batch_size=4, num_workers=1)
+    assert not torch.cat([batch.data for batch in train]).any()
+    train.close()
+
+
+def test_a_worker_that_is_killed_is_an_error_and_no_hang():
+    train = loader(job(), Loaded(4000), global_batch_size=4, num_workers=1)
+    batches = iter(train)
+    os.kill(int(next(batches).data[0, 1]), signal.SIGKILL)
+    with pytest.raises(WorkerLost, match="ended with status -9"):
+        list(batches)
+    train.close()
+
+
 def test_workers_leave_the_signals_of_a_stop_to_their_rank():
     train = loader(job(), Loaded(400), global_batch_size=4, num_workers=2)
     batches = iter(train)
@@ -143,82 +167,3 @@ def test_what_a_worker_starts_with_can_be_sent_to_it():
     import pickle
 
     assert pickle.loads(pickle.dumps(WorkerStart(3))) == WorkerStart(3)
-
-
-RANK = """
-import sys, time
-from types import SimpleNamespace
-
-from hvdtrain.data.loader import loader
-from hvdtrain.topology import SOLO
-
-class Slow:
-    def __len__(self):
-        return 1000
-
-    def __getitem__(self, index):
-        if index >= 8:
-            time.sleep(0.5)  # let the thread that sends the batches before this one finish
-            {then}
-        return index
-
-def main():
-    train = loader(SimpleNamespace(topology=SOLO, seed=0), Slow(), global_batch_size=4, shuffle=False, num_workers=2)
-    batches = iter(train)
-    next(batches), next(batches)
-    print("ready", flush=True)
-    {end}
-
-if __name__ == "__main__":
-    main()
-"""
-BUSY = {
-    "waiting for requests": "pass",
-    "sleeping": "time.sleep(600)",
-    "holding the interpreter": "sum(range(10**13))",
-}
-
-
-@pytest.fixture
-def start_rank(tmp_path):
-    started = []
-
-    def start(then, end):
-        rank, children = _start(tmp_path, then, end)
-        started.extend([psutil.Process(rank.pid), *children])
-        return rank, children
-
-    yield start
-    for process in started:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-
-
-def _start(tmp_path, then, end):
-    script = tmp_path / "rank.py"
-    script.write_text(RANK.format(then=then, end=end))
-    rank = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert rank.stdout.readline() == "ready\n", rank.communicate()[1]
-    time.sleep(1)  # let the workers reach what they are to be killed in
-    return rank, psutil.Process(rank.pid).children(recursive=True)
-
-
-@pytest.mark.parametrize("busy", BUSY)
-def test_workers_and_their_server_die_with_a_killed_rank(start_rank, busy):
-    rank, children = start_rank(BUSY[busy], "time.sleep(600)")
-    assert len(children) >= 3  # two workers and the fork server; the resource tracker of multiprocessing as well
-    rank.kill()
-    rank.communicate(timeout=30)  # returns when nobody holds its pipes any more
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert alive == []
-
-
-@pytest.mark.parametrize("end", ["return", "raise SystemExit(3)", "raise ValueError('the model broke')"])
-@pytest.mark.parametrize("busy", ["waiting for requests", "sleeping"])
-def test_a_rank_that_ends_in_order_is_not_held_up_by_its_workers(start_rank, busy, end):
-    rank, children = start_rank(BUSY[busy], end)
-    _, complaints = rank.communicate(timeout=60)
-    assert rank.returncode == {"return": 0, "raise SystemExit(3)": 3}.get(end, 1)
-    assert "killed by signal" not in complaints
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert alive == []
