@@ -94,6 +94,18 @@ def test_a_resumed_run_has_the_weights_of_an_unbroken_one(run, folder):
     assert records[0] == records[1]
 
 
+def test_a_resumed_run_with_workers_and_augmentation_is_the_unbroken_one_without_workers(run, folder):
+    recipe = str(Path(__file__).with_name("augmented_digits.py"))
+    settings = {"schedule__name": "constant", "train__global_batch_size": 32}
+    whole = go(run, recipe, f"{folder}/whole", train__steps=9, **settings)
+    go(run, recipe, f"{folder}/parts", train__steps=4, data__num_workers=2, **settings)
+    parts = go(run, recipe, f"{folder}/parts", resume="auto", train__steps=9, data__num_workers=2, **settings)
+    plain = go(run, "digits", f"{folder}/plain", train__steps=9, **settings)
+    assert parts["resumed_from"] == 4
+    assert parts["weights_sha256"] == whole["weights_sha256"]
+    assert plain["weights_sha256"] != whole["weights_sha256"], "nothing was augmented"
+
+
 def test_microbatches_change_nothing_but_rounding(run, folder):
     go(run, "digits", f"{folder}/one", train__steps=10)
     go(run, "digits", f"{folder}/four", train__steps=10, train__microbatches=4)
