@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hvdtrain import failure as failures
 from hvdtrain.errors import LaunchError
 from hvdtrain.launch import hostfile
 from hvdtrain.launch.allocation import allocation
@@ -23,8 +23,10 @@ from hvdtrain.launch.environment import withheld_names
 from hvdtrain.launch.network import addresses, check_network, interface_in
 from hvdtrain.launch.selection import LAUNCHERS, Choice, select
 from hvdtrain.launch.spec import Host, Invocation, LaunchSpec
-from hvdtrain.launch.supervisor import Policy, supervise
 from hvdtrain.launch.transcript import transcript
+
+if TYPE_CHECKING:
+    from hvdtrain.launch.supervisor import Policy
 
 LEAST_LOST_S = 3.0  # beats come once a second at most
 
@@ -72,14 +74,22 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(transcript(invocation), end="")
         return 0
+    return start(spec, choice, arguments)
+
+
+def start(spec: LaunchSpec, choice: Choice, arguments: argparse.Namespace) -> int:
+    """Ask the hosts, then run the job under supervision; what only a real start needs is imported here."""
+    from hvdtrain.launch.supervisor import supervise
+
+    policy = policy_of(arguments)
     if spec.spans_hosts and not arguments.no_preflight:
         preflight(spec, choice)
     return supervise(
         spec,
-        policy_of(arguments),
+        policy,
         build=choice.build,
         env=os.environ,
-        watched=spec.spans_hosts and choice.tool.flavour != "slurm",
+        watched=uses_ssh(spec, choice, os.environ),
         first_failure=lambda: recorded_failure(spec.command),
     )
 
@@ -92,8 +102,7 @@ def preflight(spec: LaunchSpec, choice: Choice) -> None:
     """
     from hvdtrain.diagnostics.preflight import ask, compare, table
 
-    over_ssh = choice.tool.flavour != "slurm"
-    answers, silent = ask(spec, choice.build, os.environ, over_ssh=over_ssh)
+    answers, silent = ask(spec, choice.build, os.environ, over_ssh=uses_ssh(spec, choice, os.environ))
     differences = compare(answers, silent, training=run_directory(spec.command) is not None)
     if warnings := [one for one in differences if one.status == "warn"]:
         print(f"hvdtrain: warning: hosts differ\n{table(warnings)}", file=sys.stderr)
@@ -105,12 +114,19 @@ def preflight(spec: LaunchSpec, choice: Choice) -> None:
         )
 
 
+def uses_ssh(spec: LaunchSpec, choice: Choice, env: Mapping[str, str]) -> bool:
+    """Whether the hosts are reached over ssh; in a SLURM job mpirun, too, starts its daemons through SLURM."""
+    return spec.spans_hosts and choice.tool.flavour != "slurm" and "SLURM_JOB_ID" not in env
+
+
 def policy_of(arguments: argparse.Namespace) -> Policy:
     """What the options allow the supervisor.
 
     Raises:
         LaunchError: they contradict themselves.
     """
+    from hvdtrain.launch.supervisor import Policy
+
     faults = [
         *([f"--max-restarts {arguments.max_restarts}, expected 0 or more"] if arguments.max_restarts < 0 else []),
         *([f"--min-np {arguments.min_np}, expected 1 or more"] if (arguments.min_np or 1) < 1 else []),
@@ -129,6 +145,8 @@ def policy_of(arguments: argparse.Namespace) -> Policy:
 
 def recorded_failure(command: tuple[str, ...]) -> tuple[str, str] | None:
     """The host and the text of the first failure that a rank of this training recorded."""
+    from hvdtrain import failure as failures
+
     directory = run_directory(command)
     failure = failures.read(directory) if directory else None
     return (failure.host, str(failure)) if failure else None

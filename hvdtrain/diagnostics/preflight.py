@@ -56,12 +56,12 @@ def ask(
     """What each host answers, by its name in the specification, and why the silent ones are silent.
 
     Args:
-        spec: the job; a process of Python is started on each host that gets ranks.
+        spec: the job; a process of Python is started on each of its hosts, the spare ones too.
         build: the builder of the job's own launcher.
         env: the environment that the launcher inherits.
         over_ssh: whether that launcher reaches hosts by ssh.
     """
-    hosts = [host for host, _ in spec.places()]
+    hosts = spec.hosts
     if over_ssh and (unreachable := _unreachable(hosts)):
         return {}, unreachable
     source = Path(probe.__file__).read_text()
@@ -112,8 +112,9 @@ def _output(argv: Sequence[str], environment: Mapping[str, str], limit_s: float)
         try:
             return process.communicate(timeout=limit_s)[0]
         except subprocess.TimeoutExpired as late:
-            kill_group(process.pid)
             return late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else ""
+        finally:  # an interrupt, too, leaves nothing behind
+            kill_group(process.pid)
 
 
 def _answers(output: str) -> Iterator[Facts]:

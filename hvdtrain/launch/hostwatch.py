@@ -1,7 +1,8 @@
 """Which hosts of a running job still answer: a connection to each, with a beat every few seconds.
 
 A host that has not answered for `lost_after_s` is lost, whatever the launcher thinks of it; one whose connection broke
-gets a new one until then. Nothing here blocks: the supervisor polls.
+gets a new one until then. One that never answered is not watched, rather than lost: ssh may not be allowed there.
+Nothing here blocks: the supervisor polls.
 
     watch = HostWatch(hosts, token, lost_after_s=30, spawn=spawn_over_ssh(10), clock=time.monotonic)
     watch.poll()                      # send and hear beats
@@ -58,12 +59,20 @@ def spawn_over_ssh(connect_timeout_s: int) -> Spawn:
 
 @dataclass
 class Post:
-    """The connection to one host: its process, when it was started, when the host was last heard, and what it said."""
+    """The connection to one host.
+
+    Attributes:
+        host: which one.
+        process: ssh, or the watch itself on this host.
+        started: when the connection was made.
+        heard: when the host last said something; None for a host that never did.
+        unread: the start of a line that has not ended yet.
+    """
 
     host: Host
     process: subprocess.Popen[bytes]
     started: float
-    heard: float
+    heard: float | None = None
     unread: bytes = b""
 
     def hear(self, now: float) -> list[str]:
@@ -110,9 +119,10 @@ class HostWatch:
         self._token, self._lost_after_s, self._spawn, self._clock = token, lost_after_s, spawn, clock
         self._source = Path(warden.__file__).read_bytes()
         self._beaten = 0.0
-        self._posts = {host.name: self._post(host, clock()) for host in hosts}
+        self._since = clock()
+        self._posts = {host.name: self._post(host) for host in hosts}
 
-    def _post(self, host: Host, heard: float) -> Post:
+    def _post(self, host: Host, heard: float | None = None) -> Post:
         arguments = ["-c", BOOTSTRAP, warden.MARK, self._token, str(self._lost_after_s), str(len(self._source))]
         post = Post(host, self._spawn(host, arguments), self._clock(), heard)
         post.tell(self._source)
@@ -133,19 +143,20 @@ class HostWatch:
                 self._posts[name] = self._post(post.host, post.heard)
         return said
 
-    def names(self) -> tuple[str, ...]:
-        """The hosts that are watched."""
-        return tuple(self._posts)
-
     def lost(self) -> tuple[str, ...]:
         """The hosts that have not answered for too long."""
         now = self._clock()
-        return tuple(name for name, post in self._posts.items() if now - post.heard > self._lost_after_s)
+        return tuple(name for name, post in self._posts.items() if now - (post.heard or now) > self._lost_after_s)
+
+    def unwatched(self) -> tuple[str, ...]:
+        """The hosts that have never answered, although they had the time."""
+        late = self._clock() - self._since > self._lost_after_s
+        return tuple(name for name, post in self._posts.items() if late and post.heard is None)
 
     def silent_since(self, moment: float) -> tuple[str, ...]:
-        """The hosts that have not been heard after `moment`, and are not lost yet."""
-        lost = self.lost()
-        return tuple(name for name, post in self._posts.items() if post.heard <= moment and name not in lost)
+        """The hosts that have not been heard after `moment`, and are neither lost yet nor unwatched."""
+        out = {*self.lost(), *self.unwatched()}
+        return tuple(name for name, post in self._posts.items() if (post.heard or 0) <= moment and name not in out)
 
     def order(self, word: str, limit_s: float, pause: Callable[[float], None] = time.sleep) -> dict[str, int]:
         """Tell all hosts to ``sweep`` or ``end``, and wait for their answers: how many processes each had to kill."""
@@ -153,19 +164,23 @@ class HostWatch:
             post.tell(f"{word}\n".encode())
         answers: dict[str, int] = {}
         deadline = self._clock() + limit_s
-        lost = set(self.lost())
-        while not set(self._posts) <= set(answers) | lost and self._clock() < deadline:
+        silent = {name for name, post in self._posts.items() if post.heard is None} | set(self.lost())
+        while not set(self._posts) <= set(answers) | silent and self._clock() < deadline:
             for name, lines in self.poll().items():
                 swept = [line for line in lines if line.startswith("swept ")]
                 answers |= {name: int(swept[-1].split()[1])} if swept else {}
             pause(0.05)
         return answers
 
-    def drop(self, names: Sequence[str]) -> None:
-        """Watch these hosts no longer."""
-        for name in names:
+    def follow(self, hosts: Sequence[Host]) -> None:
+        """Watch these hosts from now on, and no others."""
+        for name in set(self._posts) - {host.name for host in hosts}:
             self._posts.pop(name).close()
+        for host in hosts:
+            if host.name not in self._posts:
+                self._posts[host.name] = self._post(host)
+        self._since = self._clock()
 
     def close(self) -> None:
         """End all connections; what still runs on a host then ends there by itself."""
-        self.drop(list(self._posts))
+        self.follow(())

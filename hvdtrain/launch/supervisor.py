@@ -154,7 +154,7 @@ def supervise(
                     return attempt.status
                 say(f"hvdtrain: {then.because}: starting again on {_described(then.spec)} in {then.wait_s:.0f} s")
                 if watch:
-                    watch.drop([h.name for h in hosts if h not in then.spec.hosts and h.name in watch.names()])
+                    watch.follow([host for host, _ in then.spec.places()])
                 if (by := pause(then.wait_s)) is not None:
                     say(f"hvdtrain: {by.name}: not starting again")
                     return attempt.status
@@ -182,10 +182,14 @@ def _attempt(
 ) -> tuple[Attempt, str]:
     """One attempt, and what is known of its first failure; on return nothing of it runs any more on reachable hosts."""
     culprits = Culprits()
+    warned: set[str] = set()
 
     def look() -> str:
         assert watch is not None  # else nobody looks
         watch.poll()
+        for name in set(watch.unwatched()) - warned:
+            say(f"hvdtrain: warning: {name} is not watched, as ssh has not reached it: its loss would go unnoticed")
+            warned.add(name)
         return ", ".join(f"{name} has not answered for too long" for name in watch.lost())
 
     looking = look if watch else nothing_broken

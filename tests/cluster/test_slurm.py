@@ -59,15 +59,6 @@ def summary(directory):
     return json.loads((directory / "summary.json").read_text())
 
 
-def test_a_submitted_job_trains_over_two_hosts(cluster, submit, tmp_path):
-    command = ["hvdtrain", "run", "digits", "--run-dir", str(tmp_path / "run"), "--train.epochs", "8"]
-    job = submit("-N", "2", "--ntasks-per-node", "2", command=command)
-    state = wait_for(cluster, job, ended, limit_s=120)
-    assert state["JobState"] == "COMPLETED", (tmp_path / "job.log").read_text()
-    assert summary(tmp_path / "run")["size"] == 4
-    assert summary(tmp_path / "run")["eval"]["accuracy"] >= 0.97
-
-
 def training(directory):
     return [
         *["hvdtrain", "run", SLOW, "--run-dir", str(directory), "--train.steps", str(STEPS)],

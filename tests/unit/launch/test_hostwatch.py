@@ -69,14 +69,39 @@ def test_what_the_job_left_is_killed_on_order(watch, rank):
     assert one.order("end", limit_s=10) == {"localhost": 0}
 
 
-def test_a_host_that_never_answers_is_lost(watch):
-    silent = watch(spawn=lambda host, arguments: mute(), lost_after_s=0.2)
+def test_a_host_that_falls_silent_is_lost(watch):
+    one = watch(spawn=lambda host, arguments: says_once(), lost_after_s=0.3)
+    until(heard(one))
+    until(lambda: (one.poll(), one.lost())[1] == ("localhost",))
+
+
+def test_a_host_that_never_answers_is_unwatched_rather_than_lost(watch):
+    silent = watch(spawn=lambda host, arguments: piped("sleep", "60"), lost_after_s=0.2)
+    until(lambda: (silent.poll(), silent.unwatched())[1] == ("localhost",))
     assert silent.lost() == ()
-    until(lambda: (silent.poll(), silent.lost())[1] == ("localhost",))
+    assert silent.silent_since(time.monotonic()) == ()
+    assert silent.order("sweep", limit_s=5) == {}
 
 
-def mute():
-    process = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def test_following_other_hosts_ends_the_old_connections_and_makes_new_ones(watch):
+    asked = []
+
+    def spawn(host, arguments):
+        asked.append((host.name, process := says_once()))
+        return process
+
+    one = watch(hosts=(Host(name="a"), Host(name="b")), spawn=spawn)
+    one.follow((Host(name="b"), Host(name="c")))
+    assert [name for name, _ in asked] == ["a", "b", "c"]
+    assert [process.poll() for _, process in asked] == [-9, None, None]
+
+
+def says_once():
+    return piped("sh", "-c", "echo beat; sleep 60")
+
+
+def piped(*argv):
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     os.set_blocking(process.stdin.fileno(), False)
     os.set_blocking(process.stdout.fileno(), False)
     return process
