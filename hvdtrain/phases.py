@@ -183,7 +183,7 @@ class Phases:
         words, now = self._words, self._clock()
         words[self._bucket] += now - self._last
         self._last = now
-        times = [words[_TIMES + index] * 1e-9 for index in range(len(PHASES))]
+        times = [words[_TIMES + index] / 1e9 for index in range(len(PHASES))]
         for index in range(len(PHASES)):
             words[_TIMES + index] = 0
         return times
@@ -228,7 +228,7 @@ def decode(data: bytes) -> Record:
         return data[start : start + _TEXT_BYTES].rstrip(b"\0").decode(errors="replace")
 
     def time_of(word: int) -> float:
-        return (words[word] + words[_OFFSET]) * 1e-9 if words[word] else 0.0
+        return (words[word] + words[_OFFSET]) / 1e9 if words[word] else 0.0
 
     return Record(
         rank=words[_RANK],

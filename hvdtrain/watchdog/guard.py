@@ -174,6 +174,7 @@ class Watchdog:
             if self._peers.state(rank) in ("t", "T"):
                 self._peers.kill(rank)
         self._abort()
+        self._closing = True  # reached only where aborting is something else than the end of this process
 
     # ---- stalls
 
@@ -214,6 +215,7 @@ class Watchdog:
             if self._failures.known() or self._closing:
                 return
             time.sleep(0.05)
+            self._phases.beat()
         if not stalled(self._look_around(), self._clock(), self._limit_s()):
             return  # it goes on after all
         records, conditions = self._conditions()

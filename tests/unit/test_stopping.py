@@ -103,3 +103,20 @@ def test_without_scontrol_there_is_no_limit_and_a_warning(caplog):
 def test_an_unknown_signal_is_refused():
     with pytest.raises(ConfigError, match="SIGNAL"):
         requests(StopConfig(signals=("SIGNAL",)))
+
+
+def test_a_signal_that_is_heard_and_handled_counts_once():
+    left, clock = [], Clock()
+    with requests(StopConfig(grace_s=10), clock=clock, leave=left.append) as stop:
+        stop.heard(signal.SIGTERM)  # by the watchdog, while the main thread is in Horovod
+        assert stop.reason == "SIGTERM"
+        os.kill(os.getpid(), signal.SIGTERM)  # the handler of the same signal, later
+        assert left == []
+        stop.heard(signal.SIGTERM)
+        assert left == [1]
+
+
+def test_a_signal_that_asks_for_nothing_is_not_heard():
+    with requests() as stop:
+        stop.heard(signal.SIGWINCH)
+        assert stop.reason is None
