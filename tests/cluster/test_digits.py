@@ -21,7 +21,9 @@ def reached(run_dir, size=4):
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "srun"])
 def test_launch(cluster, environment, tmp_path, launcher):
-    command = ["hvdtrain", "launch", "-np", "4", "-H", TWO_HOSTS, "--launcher", launcher, "--network", "10.77.0.0/24"]
+    # horovodrun takes names of interfaces only, and the head's is another than the nodes'
+    network = [] if launcher == "horovodrun" else ["--network", "10.77.0.0/24"]
+    command = ["hvdtrain", "launch", "-np", "4", "-H", TWO_HOSTS, "--launcher", launcher, *network]
     training = ["hvdtrain", "run", "digits", "--run-dir", str(tmp_path / "run"), *QUICK]
     done = cluster.run("head", [*command, "--", *training], env=environment, limit_s=150)
     assert done.returncode == 0, done.stdout + done.stderr
