@@ -16,10 +16,8 @@ from dataclasses import dataclass
 
 from hvdtrain.checks.finding import Finding, failed, passed, warned
 from hvdtrain.checks.launch import family_of
+from hvdtrain.versions import OLDEST_PYTHON, OLDEST_TORCH, TESTED_TORCH, release
 
-OLDEST_PYTHON = (3, 11)
-OLDEST_TORCH = (2, 6)
-TESTED_TORCH = "2.13.0"
 INSTALL = "hvdtrain install-horovod"
 
 
@@ -67,12 +65,6 @@ class SoftwareFacts:
     headers: bool = True
     gpus: int = 0
     gpu_devices: int = 0
-
-
-def release(version: str) -> tuple[int, ...]:
-    """The numbers at the front of a version: ``2.13.0+cpu`` is (2, 13, 0)."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(number) for number in match[0].split(".")) if match else ()
 
 
 def python(facts: SoftwareFacts) -> Finding:

@@ -22,7 +22,8 @@ from hvdtrain.install import cache, faults, plan, record
 from hvdtrain.install.cache import Entry
 from hvdtrain.install.execution import execute, is_ignored
 from hvdtrain.install.facts import Facts, find
-from hvdtrain.install.target import NEWEST_TRIED_TORCH, Target, assume, assume_gpu, release, target_of
+from hvdtrain.install.target import NEWEST_TRIED_TORCH, Target, assume, assume_gpu, target_of
+from hvdtrain.versions import release
 
 LOG = logging.getLogger("hvdtrain.install")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hvdtrain.errors import InstallError
 from hvdtrain.install.facts import Facts, Python
-from hvdtrain.install.target import TESTED_TORCH, Target
+from hvdtrain.install.target import Target
+from hvdtrain.versions import TESTED_TORCH
 
 INSTALL = "install Horovod"
 BUILD = "build Horovod"

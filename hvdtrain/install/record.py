@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdtrain.errors import InstallError
-from hvdtrain.install.target import Target, release
+from hvdtrain.install.target import Target
+from hvdtrain.versions import release
 
 NAME = "hvdtrain-horovod.json"
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
 from hvdtrain.install.facts import Facts, wheel_mpi
+from hvdtrain.versions import TESTED_TORCH, release
 
 HOROVOD = "0.28.1"  # its last release
-TESTED_TORCH = "2.13.0"
 NEWEST_TRIED_TORCH = (2, 14)  # Horovod has been built for it, and its proof has passed
 CUDA_ARCHITECTURES = "80,90"  # Horovod's default list names some that CUDA 13 no longer has
 
@@ -67,12 +66,6 @@ class Target:
             TypeError: the record has other fields.
         """
         return cls(**values)  # type: ignore[arg-type]
-
-
-def release(version: str) -> tuple[int, ...]:
-    """The numbers at the front of a version, for comparison: ``2.13.0+cpu`` is (2, 13, 0)."""
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(number) for number in match[0].split(".")) if match else ()
 
 
 def cxx_standard(torch: str) -> int:

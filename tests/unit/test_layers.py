@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "hvdtrain"
 
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(["errors", "topology", "config", "settings"], 0),
+    **dict.fromkeys(["errors", "topology", "versions", "config", "settings"], 0),
     **dict.fromkeys(
         ["runtime", "census", "collectives", "checks", "statetree", "launch", "install", "failure", "phases"], 1
     ),
@@ -33,7 +33,19 @@ ARROWS = {
     ("__main__", "cli"),
     ("cli", "recipes"),
 }
-LIGHT_ROOMS = {"errors", "topology", "config", "settings", "checks", "census", "launch", "install", "failure", "phases"}
+LIGHT_ROOMS = {
+    "errors",
+    "topology",
+    "versions",
+    "config",
+    "settings",
+    "checks",
+    "census",
+    "launch",
+    "install",
+    "failure",
+    "phases",
+}
 HEAVY = {"torch", "horovod", "mpi4py", "numpy"}
 
 

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from hvdtrain.install.facts import MPI_WHEEL
 from hvdtrain.install.plan import BUILD_TIME
-from hvdtrain.install.target import TESTED_TORCH
+from hvdtrain.versions import TESTED_TORCH
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [*(path for path in (ROOT / "scripts").iterdir() if path.is_file() and not path.suffix), ROOT / ".ci" / "run"]

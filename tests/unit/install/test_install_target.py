@@ -2,7 +2,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hvdtrain.install.target import Target, assume, assume_gpu, cxx_standard, release, target_of
+from hvdtrain.install.target import Target, assume, assume_gpu, cxx_standard, target_of
+from hvdtrain.versions import release
 
 OTHER = {
     "horovod": "0.29.0",
