@@ -28,6 +28,7 @@ from hvdtrain.launch.transcript import transcript
 if TYPE_CHECKING:
     from hvdtrain.launch.supervisor import Policy
 
+LOST_AFTER_S = 30.0
 LEAST_LOST_S = 3.0  # beats come once a second at most
 
 
@@ -56,9 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lost-after",
         type=float,
-        default=30.0,
         metavar="S",
-        help="a host silent for so long is lost (default: %(default)s)",
+        help=f"a host silent for so long is lost (default: {LOST_AFTER_S:.0f})",
     )
     parser.add_argument("--dry-run", action="store_true", help="show the command and its reasons, and start nothing")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="what each rank runs, after `--`")
@@ -82,6 +82,8 @@ def start(spec: LaunchSpec, choice: Choice, arguments: argparse.Namespace) -> in
     from hvdtrain.launch.supervisor import supervise
 
     policy = policy_of(arguments)
+    if arguments.lost_after is not None and not uses_ssh(spec, choice, os.environ):
+        print("hvdtrain: warning: --lost-after is ignored: no host is reached over ssh here", file=sys.stderr)
     if spec.spans_hosts and not arguments.no_preflight:
         preflight(spec, choice)
     return supervise(
@@ -127,20 +129,17 @@ def policy_of(arguments: argparse.Namespace) -> Policy:
     """
     from hvdtrain.launch.supervisor import Policy
 
-    faults = [
-        *([f"--max-restarts {arguments.max_restarts}, expected 0 or more"] if arguments.max_restarts < 0 else []),
-        *([f"--min-np {arguments.min_np}, expected 1 or more"] if (arguments.min_np or 1) < 1 else []),
-        *(
-            [f"--lost-after {arguments.lost_after}, expected {LEAST_LOST_S} or more"]
-            if arguments.lost_after < LEAST_LOST_S
-            else []
-        ),
-    ]
-    if faults:
+    lost_after_s = LOST_AFTER_S if arguments.lost_after is None else arguments.lost_after
+    asked = {
+        f"--max-restarts {arguments.max_restarts}, expected 0 or more": arguments.max_restarts >= 0,
+        f"--min-np {arguments.min_np}, expected 1 or more": arguments.min_np is None or arguments.min_np >= 1,
+        f"--lost-after {lost_after_s}, expected {LEAST_LOST_S:.0f} or more": lost_after_s >= LEAST_LOST_S,
+    }
+    if faults := [text for text, holds in asked.items() if not holds]:
         raise LaunchError("supervise the job", found="; ".join(faults), remedy="hvdtrain launch --help")
     if arguments.min_np is not None and arguments.max_restarts == 0:
         print("hvdtrain: warning: --min-np is ignored without --max-restarts", file=sys.stderr)
-    return Policy(max_restarts=arguments.max_restarts, min_np=arguments.min_np, lost_after_s=arguments.lost_after)
+    return Policy(max_restarts=arguments.max_restarts, min_np=arguments.min_np, lost_after_s=lost_after_s)
 
 
 def recorded_failure(command: tuple[str, ...]) -> tuple[str, str] | None:

@@ -194,27 +194,29 @@ def _attempt(
 
     looking = look if watch else nothing_broken
     ending = execute(build(spec, env), env, grace=grace, say=say, watch=culprits.hear, look=looking)
-    lost = _swept(spec, watch, ending)
+    lost, interrupted_by = _swept(spec, watch, ending)
     recorded = first_failure() if ending.status not in {EXIT_DONE, EXIT_USAGE, EXIT_STOPPED} else None
     host, words = recorded or (culprits.first.host if culprits.first else "", str(culprits.first or ""))
     status = EXIT_FAILED if ending.broken and ending.status == EXIT_DONE else ending.status
     known = {host.name for host in spec.hosts}
     failed_on = next((name for name in known if host and name.partition(".")[0] == host.partition(".")[0]), "")
-    attempt = Attempt(status=status, stopped_by=ending.stopped_by, lost=lost, failed_on=failed_on)
-    return attempt, words
+    stopped_by = ending.stopped_by or interrupted_by
+    return Attempt(status=status, stopped_by=stopped_by, lost=lost, failed_on=failed_on), words
 
 
-def _swept(spec: LaunchSpec, watch: HostWatch | None, ending: Ending) -> tuple[str, ...]:
-    """End what the attempt left on the hosts; the names of those that are lost."""
+def _swept(spec: LaunchSpec, watch: HostWatch | None, ending: Ending) -> tuple[tuple[str, ...], signal.Signals | None]:
+    """End what the attempt left on the hosts; the names of those that are lost, and a signal that came meanwhile."""
     if watch is None:
         warden.sweep(spec.token)
-        return ()
+        return (), None
+    by = None
     if ending.status not in {EXIT_DONE, EXIT_USAGE, EXIT_STOPPED} and ending.stopped_by is None:
         moment = time.monotonic()
-        while watch.silent_since(moment) and pause(0.2) is None:  # each answers, or is lost when its time is over
+        while watch.silent_since(moment) and by is None:  # each answers, or is lost when its time is over
+            by = pause(0.2)
             watch.poll()
     watch.order("sweep", SWEEP_S)
-    return watch.lost()
+    return watch.lost(), by
 
 
 def _conclude(attempt: Attempt, why: str, last_words: str, say: Callable[[str], None]) -> None:
