@@ -35,7 +35,7 @@ LEAST_LOST_S = 3.0  # beats come once a second at most
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `hvdtrain launch`."""
     parser.add_argument(
-        "-np", type=int, metavar="N", help="ranks (default: all slots of the hosts, or cores of this one)"
+        "-np", type=int, metavar="N", help="ranks (default: all slots of the hosts, or this one's GPUs or cores)"
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-H", dest="hosts", metavar="HOSTS", help="hosts with their slots: gpu01:2,gpu02:2")
@@ -181,7 +181,7 @@ def specification(arguments: argparse.Namespace, env: Mapping[str, str]) -> tupl
     network = check_network(arguments.network) if arguments.network else None
     spec = LaunchSpec(
         command=located(tuple(arguments.command), env) if hosts else tuple(arguments.command),
-        size=arguments.np if arguments.np is not None else sum(host.slots for host in hosts) or cores,
+        size=arguments.np if arguments.np is not None else sum(host.slots for host in hosts) or gpus_here(env) or cores,
         cores_per_host=cores,
         hosts=hosts,
         network=network,
@@ -191,6 +191,13 @@ def specification(arguments: argparse.Namespace, env: Mapping[str, str]) -> tupl
     )
     assumed = f"assumed: every host has {cores} core{'s' if cores > 1 else ''} for the job"
     return spec, (f"hosts: {origin}", assumed) if hosts else (f"hosts: {origin}",)
+
+
+def gpus_here(env: Mapping[str, str], devices: Path = Path("/dev")) -> int:
+    """How many NVIDIA GPUs ranks on this host can see."""
+    if (visible := env.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([word for word in visible.split(",") if word.strip() not in {"", "-1"}])
+    return len([path for path in devices.glob("nvidia[0-9]*") if path.name[6:].isdigit()])
 
 
 def find_hosts(arguments: argparse.Namespace, env: Mapping[str, str]) -> tuple[tuple[Host, ...], int | None, str]:

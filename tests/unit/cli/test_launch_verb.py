@@ -54,10 +54,18 @@ def specified(*words, **env):
 
 
 def test_without_hosts_it_is_this_one_with_a_rank_for_each_core():
-    hosts, size, spec, notes = specified()
+    hosts, size, spec, notes = specified(CUDA_VISIBLE_DEVICES="")
     assert (hosts, size) == ([], spec.cores_per_host)
     assert spec.command == ("sh", "-c", "true")
     assert notes == ("hosts: this one (no -H, no --hostfile, no job of SLURM, PBS or LSF)",)
+
+
+def test_with_gpus_it_is_a_rank_for_each(tmp_path):
+    assert specified(CUDA_VISIBLE_DEVICES="0,1,2")[1] == 3
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert launch.gpus_here({}, tmp_path) == 2
+    assert launch.gpus_here({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
 
 
 def test_hosts_are_named_or_in_a_file_and_the_program_gets_its_whole_path(tmp_path):
