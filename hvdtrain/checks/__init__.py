@@ -11,6 +11,7 @@ gathers the facts is somewhere else. What no table can say is never guessed: a c
 from __future__ import annotations
 
 from hvdtrain.checks.finding import Finding
-from hvdtrain.checks.launch import LAUNCH_CHECKS, LaunchFacts, guard
+from hvdtrain.checks.launch import LAUNCH_CHECKS, guard
+from hvdtrain.checks.launchfacts import LaunchFacts
 
 __all__ = ["LAUNCH_CHECKS", "Finding", "LaunchFacts", "guard"]

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hvdtrain.checks.finding import Finding, failed, passed, warned
-from hvdtrain.checks.launch import family_of
+from hvdtrain.checks.libraries import family_of
 from hvdtrain.versions import OLDEST_PYTHON, OLDEST_TORCH, TESTED_TORCH, release
 
 INSTALL = "hvdtrain install-horovod"
