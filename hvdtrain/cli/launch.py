@@ -104,8 +104,9 @@ def preflight(spec: LaunchSpec, choice: Choice) -> None:
     """
     from hvdtrain.diagnostics.preflight import ask, compare, table
 
-    answers, silent = ask(spec, choice.build, os.environ, over_ssh=uses_ssh(spec, choice, os.environ))
-    differences = compare(answers, silent, training=run_directory(spec.command) is not None)
+    over_ssh, training = uses_ssh(spec, choice, os.environ), run_directory(spec.command) is not None
+    answers, silent = ask(spec, choice.build, os.environ, over_ssh=over_ssh)
+    differences = compare(answers, silent, training=training, over_ssh=over_ssh)
     if warnings := [one for one in differences if one.status == "warn"]:
         print(f"hvdtrain: warning: hosts differ\n{table(warnings)}", file=sys.stderr)
     if faults := [one for one in differences if one.status == "fail"]:

@@ -139,15 +139,21 @@ def _matched(hosts: Sequence[Host], answers: Iterator[Facts], began: float) -> d
     return matched
 
 
-def compare(answers: Mapping[str, Facts], silent: Mapping[str, str], *, training: bool) -> list[Difference]:
+def compare(
+    answers: Mapping[str, Facts], silent: Mapping[str, str], *, training: bool, over_ssh: bool = True
+) -> list[Difference]:
     """What is missing or differs, host by host.
 
     Args:
         answers: facts by host.
         silent: reasons by host that did not answer.
         training: whether the command is a training of ours, which needs all its packages.
+        over_ssh: whether silence is a fault; a host that SLURM gave is SLURM's to judge, and may answer the next time.
     """
-    found = [Difference(host=host, fact="reachable", found="no", expected=why) for host, why in silent.items()]
+    status: Literal["warn", "fail"] = "fail" if over_ssh else "warn"
+    found = [
+        Difference(host=host, fact="reachable", found="no", expected=why, status=status) for host, why in silent.items()
+    ]
     for fact in ALIKE:
         found += _unlike(fact, answers, training and fact in NEEDED)
     for host, facts in answers.items():

@@ -79,6 +79,11 @@ def test_a_silent_host_and_its_reason():
     assert rows == [("d", "reachable", "no", "ssh: connect to host d port 22: No route to host", "fail")]
 
 
+def test_a_host_that_slurm_gave_is_slurms_to_judge():
+    found = compare({}, {"d": "srun could not start it"}, training=True, over_ssh=False)
+    assert [(one.host, one.status) for one in found] == [("d", "warn")]
+
+
 def test_the_table_has_columns():
     text = table(compare({"a": GOOD, "gpu02": {**GOOD, "torch": None}}, {}, training=True))
     assert text == "gpu02  torch  is missing  another has 2.13.0"
