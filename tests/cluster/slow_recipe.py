@@ -1,4 +1,7 @@
-"""A training of fixed numbers whose steps take as long as a test wants: `HVDTRAIN_TEST_STEP_S` seconds each."""
+"""A training of fixed numbers whose steps take as long as a test wants: `HVDTRAIN_TEST_STEP_S` seconds each.
+
+`HVDTRAIN_TEST_FAIL_RANK` names a rank whose fifth loss raises.
+"""
 
 import os
 import time
@@ -11,6 +14,7 @@ from torch.utils.data import TensorDataset
 from hvdtrain.recipes.recipe import Recipe
 from hvdtrain.train.trainer import Output
 
+LOSSES = []
 DEFAULTS = {"train.epochs": 4, "train.global_batch_size": 16, "optimizer.name": "sgd", "optimizer.lr": 0.05}
 
 
@@ -24,5 +28,10 @@ def recipe(config):
 
 def loss(model, data):
     inputs, wanted = data
+    LOSSES.append(None)
+    if len(LOSSES) == 5 and os.environ.get("OMPI_COMM_WORLD_RANK") == os.environ.get(
+        "HVDTRAIN_TEST_FAIL_RANK", "nobody"
+    ):
+        raise ArithmeticError("this rank was told to fail")
     time.sleep(float(os.environ.get("HVDTRAIN_TEST_STEP_S", "0")))
     return Output(loss=F.mse_loss(model(inputs), wanted))

@@ -18,11 +18,11 @@ def start(own_cluster, environment, tmp_path):
     """Start a supervised training over two or three hosts; every step is slow enough to be interrupted."""
     started = []
 
-    def start(*options, steps=STEPS, command=()):
+    def start(*options, steps=STEPS, command=(), **variables):
         training = ["hvdtrain", "run", SLOW, "--run-dir", str(tmp_path / "run"), "--train.steps", str(steps)]
         training += ["--checkpoint.every_steps", "10", "--data.ledger", "true"]
         words = ["hvdtrain", "launch", "--no-preflight", "--lost-after", str(LOST_AFTER_S), *options, "--"]
-        env = {**environment, "HVDTRAIN_TEST_STEP_S": "0.1"}
+        env = {**environment, "HVDTRAIN_TEST_STEP_S": "0.1", **variables}
         log = (tmp_path / "launch.log").open("w")
         process = own_cluster.start("head", [*words, *(command or training)], env=env, stdout=log, stderr=log)
         log.close()
@@ -96,6 +96,15 @@ def test_without_restarts_the_first_failure_is_printed_last(own_cluster, start, 
     launch = start("-np", "4", "-H", "node1:2,node2:2", command=["python3", "-c", program])
     assert launch.wait(timeout=60) == 3
     assert log_of(tmp_path).rstrip().splitlines()[-1].startswith("hvdtrain: the first failure: rank 3")
+
+
+def test_an_exception_is_printed_last_with_rank_host_step_and_traceback(own_cluster, start, tmp_path):
+    launch = start("-np", "4", "-H", "node1:2,node2:2", HVDTRAIN_TEST_FAIL_RANK="3")
+    assert launch.wait(timeout=90) not in {0, 2, 75}
+    words = log_of(tmp_path).partition("hvdtrain: the first failure: ")[2]
+    assert "rank 3 on node2 failed at step 4" in words.splitlines()[0]
+    assert words.rstrip().endswith("ArithmeticError: this rank was told to fail")
+    assert left_over(own_cluster) == {}
 
 
 def test_an_interrupt_reaches_the_ranks_who_save_and_stop(own_cluster, start, tmp_path):
