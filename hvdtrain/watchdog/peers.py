@@ -86,7 +86,9 @@ class Peers:
         deadline = time.monotonic() + _REAPED_S
         code = None
         while code is None and time.monotonic() < deadline:
-            code = _exit_code(self._descriptors[rank]) or _zombie_code(self._pids[rank])
+            code = _exit_code(self._descriptors[rank])
+            if code is None:
+                code = _zombie_code(self._pids[rank])
             if code is None:
                 time.sleep(0.01)
         if code is None:

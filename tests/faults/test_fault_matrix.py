@@ -117,6 +117,11 @@ def test_the_failure_of_an_earlier_attempt_is_set_aside(tmp_path):
     assert len(list(again.run_dir.glob("failure-*.json"))) == 1
 
 
+# horovodrun says -bind-to by itself, which Open MPI 5 takes for a program
+OPEN_MPI_5 = [
+    "--binding-args=--bind-to none --map-by slot:OVERSUBSCRIBE",
+    "--mpi-args=--mca mpi_yield_when_idle 1",
+]
 HOROVODRUN = [
     ("raise", "forward"),
     ("exit0", "backward"),
@@ -132,7 +137,7 @@ HOROVODRUN = [
 def test_the_same_under_horovodrun(controller, kind, phase, tmp_path):
     if not shutil.which("horovodrun"):
         pytest.skip("horovodrun is not installed")
-    arguments = ["--gloo"] if controller == "gloo" else ["--mpi", "--mpi-args", " ".join(MPIRUN[1:])]
+    arguments = ["--gloo"] if controller == "gloo" else ["--mpi", *OPEN_MPI_5]
     job = run_faulty(["horovodrun", *arguments, "-np", "2"], run_dir=tmp_path / "run", fault=(kind, phase, 1))
     assert job.fired, job.stderr
     assert job.orphans == []
