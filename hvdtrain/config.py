@@ -103,9 +103,9 @@ class DataConfig:
 class SyncConfig:
     """The gradient exchange."""
 
-    strategy: Literal["allreduce", "shared_memory", "local_sgd"] = "allreduce"
+    strategy: Literal["allreduce", "shared_memory", "local_sgd", "parameter_server"] = "allreduce"
     """allreduce: Horovod's DistributedOptimizer; shared_memory: two-level, for CPU nodes under MPI; local_sgd: steps of
-    each rank's own and then an average of parameters."""
+    each rank's own and then an average of parameters; parameter_server: owners of parameters update them for all."""
     operation: Literal["average", "sum", "adasum"] = "average"
     """average: mean over the samples of all ranks; sum: their sum; adasum: what ranks agree on is averaged, what is
     orthogonal is added (sizes that are powers of two)."""
@@ -117,6 +117,9 @@ class SyncConfig:
     """Begin each step's factors with the last one's; else with random ones."""
     powersgd_error_feedback: bool = True
     """Add what the factors missed to the next step's gradient."""
+    servers: int = 0
+    """Ranks that are servers and nothing else, the last ones; 0: every rank is one beside its worker
+    (parameter_server)."""
     local_steps: int = 8
     """Steps of each rank between two averages (local_sgd)."""
     outer_momentum: float = 0.0
@@ -302,6 +305,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
             "optimizer.lr",
             "optimizer.weight_decay",
             "schedule.warmup_steps",
+            "sync.servers",
             "data.num_workers",
             "stop.grace_s",
             "stop.margin_s",
@@ -350,6 +354,7 @@ def ignored(config: Config, given: Collection[str]) -> list[str]:
             f"sync.{name}": (config.sync.strategy != "local_sgd", f"sync.strategy is {config.sync.strategy}")
             for name in ("local_steps", "outer_momentum", "outer_lr", "outer_nesterov")
         },
+        "sync.servers": (config.sync.strategy != "parameter_server", f"sync.strategy is {config.sync.strategy}"),
         **{
             f"sync.powersgd_{name}": (config.sync.compression != "powersgd", "sync.compression is not powersgd")
             for name in ("rank", "warm_start", "error_feedback")

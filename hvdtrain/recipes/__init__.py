@@ -32,6 +32,7 @@ from hvdtrain.runtime import Run, logging_to
 from hvdtrain.statetree import digest
 from hvdtrain.stopping import StopRequests
 from hvdtrain.sync.normalization import convert_sync_batchnorm
+from hvdtrain.sync.strategies import job_of
 from hvdtrain.train.ema import ParameterAverage
 from hvdtrain.train.rundirectory import RunDirectory, open_run_directory
 from hvdtrain.train.schedule import Schedule
@@ -102,7 +103,7 @@ def assemble(
         model = convert_sync_batchnorm(model, run.collectives)
     optimizer = build_optimizer(model, config.optimizer)
     batches = loader(
-        run,
+        job_of(run, config.sync),
         recipe.train_data,
         global_batch_size=config.train.global_batch_size,
         shuffle=config.data.shuffle,
@@ -130,7 +131,7 @@ def assemble(
         ),
         batches=batches,
         budget=budget,
-        evaluation=build_evaluation(run, recipe),
+        evaluation=build_evaluation(job_of(run, config.sync), recipe),
         microbatches=config.train.microbatches,
         eval_every_epochs=config.train.eval_every_epochs,
         average=average,

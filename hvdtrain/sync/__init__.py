@@ -62,7 +62,7 @@ def prepare(
     refuse_combination(settings, precision=precision)
     exchange = build_exchange(run, optimizer, settings, name=name)
     clipping = Clipping(norm=clip_norm, value=clip_value)
-    watch, replicated = sentinel or SentinelConfig(), getattr(exchange, "replicated", True)
+    watch, replicated = sentinel or SentinelConfig(), exchange.replicated
     sync = SynchronousStep(
         run.collectives,
         model,

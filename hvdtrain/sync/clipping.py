@@ -9,13 +9,13 @@ The limits are on the averaged gradient; the norm is that of one process on the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,15 +25,24 @@ class Clipping:
     norm: float | None = None
     value: float | None = None
 
-    def apply(self, parameters: Sequence[Parameter]) -> float | None:
+    def apply(
+        self, parameters: Sequence[Parameter], whole_norm: Callable[[float], float] | None = None
+    ) -> float | None:
         """Clip the gradients in place.
+
+        Args:
+            parameters: whose gradients, where they have some.
+            whole_norm: collective; from the 2-norm of what this rank has to that of all. None: it has all.
 
         Returns:
             The 2-norm before clipping; None when it was not needed.
         """
         norm = None
         if self.norm is not None:
-            norm = float(clip_grad_norm_(parameters, self.norm))
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            norm = float(get_total_norm(gradients)) if gradients else 0.0
+            norm = norm if whole_norm is None else whole_norm(norm)
+            clip_grads_with_norm_(parameters, self.norm, torch.tensor(norm))
         if self.value is not None:
             clip_grad_value_(parameters, self.value)
         return norm

@@ -14,7 +14,7 @@ is called by all ranks for each step, also by a rank that has no samples left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -140,10 +140,19 @@ class Exchange(Protocol):
         reduction: what the optimizer is to see: the `mean` over the samples of all ranks, their `sum`, or what
             `finish` made of the ranks' `local` means.
         equal_gradients: whether `finish` gives all ranks the same gradients.
+        replicated: whether all ranks hold the same parameters and optimizer state after each step.
+        lockstep: whether `finish` shows every rank all signals of the same step.
+        norm: collective; the 2-norm over all ranks' gradients from that of this rank's. None: each rank has all.
     """
 
     reduction: Reduction
     equal_gradients: bool
+    replicated: bool
+    lockstep: bool
+
+    @property
+    def norm(self) -> Callable[[float], float] | None:
+        """See the class."""
 
     def watch(self, parameters: Mapping[str, Parameter], signal_numel: int) -> None:
         """Collective: from now on exchange these parameters' gradients, and a signal of so many fp32 numbers."""
@@ -190,6 +199,9 @@ class Stateless:
     """The state of an exchange that has none, and whose parameters are the same on all ranks after each step."""
 
     equal_gradients = True
+    replicated = True
+    lockstep = True
+    norm: Callable[[float], float] | None = None
 
     def settled(self) -> AbstractContextManager[None]:
         """They are the same."""

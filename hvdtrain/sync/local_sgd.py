@@ -43,6 +43,9 @@ class LocalSgdExchange:
 
     reduction: Reduction = "local"
     equal_gradients = False
+    replicated = False
+    lockstep = True
+    norm = None
 
     def __init__(
         self,

@@ -271,7 +271,7 @@ class SynchronousStep:
             if odd or not finite:
                 return self._leave_out(odd)
             scale_gradients(gradients, factor)
-            norm = self._clipping.apply(self._watched)
+            norm = self._clipping.apply(self._watched, self._exchange.norm)
             self._exchange.step()
             return Outcome(norm=norm)
         return Outcome(overflowed=True)
@@ -299,7 +299,7 @@ class SynchronousStep:
             f"make update {self._steps}",
             found=f"{where} is infinite or not a number",
             remedy="a smaller learning rate or optimizer.clip_norm; or leave such steps out with nonfinite=skip",
-            agreed=True,
+            agreed=self._exchange.lockstep,
         ).at(odd[0] if odd else None, "forward" if odd else "backward")
 
     def _result(self, table: SignalTable, samples: int, outcome: Outcome) -> StepResult:

@@ -17,6 +17,7 @@ from hvdtrain.sync.adasum import AdasumExchange
 from hvdtrain.sync.allreduce import HorovodExchange
 from hvdtrain.sync.contract import Exchange, Reduction
 from hvdtrain.sync.local_sgd import LocalSgdExchange
+from hvdtrain.sync.parameter_server import ParameterServerExchange, job_of_workers
 from hvdtrain.sync.powersgd import PowerSgdExchange
 from hvdtrain.sync.shared_memory import SharedMemoryExchange
 
@@ -64,16 +65,26 @@ def _local_sgd(run: Run, optimizer: torch.optim.Optimizer, config: SyncConfig, n
     )
 
 
+def _parameter_server(run: Run, optimizer: torch.optim.Optimizer, config: SyncConfig, name: str) -> Exchange:
+    return ParameterServerExchange(run, optimizer, servers=config.servers, reduction=_reduction(config))
+
+
 STRATEGIES: dict[str, Builder] = {
     "allreduce": _allreduce,
     "shared_memory": _shared_memory,
     "local_sgd": _local_sgd,
+    "parameter_server": _parameter_server,
 }
 
 
 def build_exchange(run: Run, optimizer: torch.optim.Optimizer, config: SyncConfig, *, name: str) -> Exchange:
     """The exchange that the configuration names."""
     return STRATEGIES[config.strategy](run, optimizer, config, name)
+
+
+def job_of(run: Run, config: SyncConfig) -> Run:
+    """The run as its data sees it: ranks that are servers and nothing else get no share."""
+    return job_of_workers(run, config.servers) if config.strategy == "parameter_server" else run
 
 
 def refuse_combination(config: SyncConfig, *, precision: str) -> None:
@@ -108,8 +119,8 @@ def combination_faults(config: SyncConfig, *, precision: str) -> list[str]:
         found.append(f"adasum is Horovod's, for sync.strategy allreduce, not for {strategy}")
     if operation == "adasum" and compression != "none":
         found.append(f"adasum weighs gradients by their angles, which sync.compression {compression} would change")
-    if precision == "fp16" and strategy == "local_sgd":
-        found.append("train.precision fp16 needs overflows that all ranks see, and local_sgd has none: take bf16")
+    if precision == "fp16" and strategy in ("local_sgd", "parameter_server"):
+        found.append(f"train.precision fp16 needs sums that all ranks see, and {strategy} has none: take bf16")
     if precision == "fp16" and compression == "powersgd":
         found.append("train.precision fp16 changes the scale under the errors that powersgd keeps: take bf16")
     return found

@@ -20,6 +20,7 @@ DETERMINISTIC = {
     "powersgd": SyncConfig(compression="powersgd", powersgd_rank=2),
     "adasum": SyncConfig(operation="adasum"),
     "shared_memory": SyncConfig(strategy="shared_memory", bucket_bytes=2000),
+    "parameter_server": SyncConfig(strategy="parameter_server"),
     "local_sgd": SyncConfig(strategy="local_sgd", local_steps=2, outer_momentum=0.5),
 }
 LONGEST_S = 0.004

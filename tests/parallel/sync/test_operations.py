@@ -149,6 +149,7 @@ COMPRESSED = {
     "local_sgd, averages alone": SyncConfig(strategy="local_sgd", local_steps=3),
     "fp16": SyncConfig(compression="fp16"),
     "shared_memory": SyncConfig(strategy="shared_memory"),
+    "parameter_server": SyncConfig(strategy="parameter_server"),
     "allreduce": SyncConfig(),
 }
 
