@@ -202,9 +202,13 @@ class Phases:
         """Say that this rank leaves in order, so that its absence alarms nobody."""
         self._words[_ENDED] = 1
 
+    def image(self) -> bytes:
+        """The bytes of this rank's record, for `decode`."""
+        return bytes(self._bytes)
+
     def look(self) -> Record:
         """This rank's own record, as others see it."""
-        return decode(bytes(self._bytes))
+        return decode(self.image())
 
     def _write_text(self, slot: int, text: str) -> None:
         start = _TEXTS + slot * _TEXT_BYTES

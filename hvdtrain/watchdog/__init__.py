@@ -8,7 +8,8 @@ there also when a rank is stopped, stuck in C code, or dead; whoever is alive wr
         trainer.fit()
     # after an exception it watches on, until the rank has ended
 
-`peers` knows the other processes of this host, `stall` judges, `stacks` writes where a rank is, `guard` is the thread.
+`peers` knows the other processes of this host, `heartbeat` hears from other hosts, `stall` judges, `stacks` writes
+where a rank is, `guard` is the thread.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hvdtrain.config import WatchdogConfig
 from hvdtrain.failure import set_aside
 from hvdtrain.runtime import Run
 from hvdtrain.watchdog.guard import Watchdog, leave_no_trace, log_file, record_file
+from hvdtrain.watchdog.heartbeat import start
 
 __all__ = ["Watchdog", "watch", "watching"]
 
@@ -58,6 +60,7 @@ def watch(run: Run, run_dir: Path, config: WatchdogConfig | None = None) -> Watc
         start_s=settings.start_s,
         usual_steps=settings.usual_steps,
         abort=run.abort,
+        heartbeat=start(run.hosts, rank=run.topology.rank, controller=run.controller),
     )
     _CURRENT.append(watchdog)
     run.closing.callback(end_watch)

@@ -20,6 +20,7 @@ from typing import Any
 
 from hvdtrain.failure import Failure, Failures
 from hvdtrain.phases import Phases, Record, read_record
+from hvdtrain.watchdog.heartbeat import Heartbeat
 from hvdtrain.watchdog.peers import Peers, oom_kills
 from hvdtrain.watchdog.stacks import Stacks, main_thread_waits, read_stacks
 from hvdtrain.watchdog.stall import Condition, condition, culprit, said, stalled, table
@@ -42,6 +43,7 @@ class Watchdog:
         start_s: the same until the first step is done.
         usual_steps: and for so many times the usual time of a step.
         abort: ends the job; does not return.
+        heartbeat: to and from other hosts; None where their records are only read from files.
         poll_s: between two looks.
         clock: seconds since 1970.
     """
@@ -58,11 +60,13 @@ class Watchdog:
         start_s: float,
         usual_steps: float,
         abort: Callable[[], Any],
+        heartbeat: Heartbeat | None = None,
         poll_s: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._failures, self._phases, self._abort, self._clock = failures, phases, abort, clock
         self._records, self._logs, self._size = records, stacks, size
+        self._heartbeat = heartbeat
         self._stall_s, self._start_s, self._usual_steps = stall_s, start_s, usual_steps
         self._poll_s = poll_s or min(1.0, (stall_s or 10.0) / 10)
         self._stacks = Stacks(stack_file(stacks, failures.rank))
@@ -119,9 +123,7 @@ class Watchdog:
             ready = [key.fd for key, _ in self._selector.select(self._poll_s)]
             if self._closing:
                 return
-            self._phases.beat()
-            if self._elsewhere:
-                self._phases.flush()
+            self._beat()
             if self._stall_s is not None:
                 self._stacks.arm(0.8 * self._limit_s())
             if self._inbox.fileno() in ready:
@@ -130,6 +132,15 @@ class Watchdog:
                 self._see_end(descriptor)
             self._see_failure()
             self._see_stall()
+
+    def _beat(self) -> None:
+        """Say that this rank's interpreter runs: on this host, on a shared file system, and over MPI."""
+        self._phases.beat()
+        if self._elsewhere:
+            self._phases.flush()
+        if self._heartbeat is not None:
+            self._heartbeat.send(self._phases.image())
+            self._heartbeat.receive()
 
     def _hear(self) -> None:
         try:
@@ -192,7 +203,8 @@ class Watchdog:
 
     def _look_around(self) -> dict[int, Record]:
         found = ((rank, read_record(record_file(self._records, rank))) for rank in range(self._size))
-        return {rank: record for rank, record in found if record is not None}
+        seen = {rank: record for rank, record in found if record is not None}
+        return seen if self._heartbeat is None else self._heartbeat.merge(seen)
 
     def _see_stall(self) -> None:
         """Twice in a row, so that a whole host that was asleep is given time to go on."""
@@ -215,7 +227,7 @@ class Watchdog:
             if self._failures.known() or self._closing:
                 return
             time.sleep(0.05)
-            self._phases.beat()
+            self._beat()
         if not stalled(self._look_around(), self._clock(), self._limit_s()):
             return  # it goes on after all
         records, conditions = self._conditions()
