@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 PhaseName = Literal["user", "data", "forward", "backward", "exchange", "update", "evaluate", "save"]
@@ -143,15 +144,12 @@ class Phases:
         words, index, now = self._words, _INDEX[phase], self._clock()
         words[self._bucket] += now - self._last
         self._last, self._bucket = now, _TIMES + index
-        words[_PHASE], words[_SINCE], words[_MOVED] = index, now, now
+        words[_PHASE] = index
+        words[_SINCE] = now
 
-    @contextmanager
-    def during(self, phase: PhaseName) -> Iterator[None]:
+    def during(self, phase: PhaseName) -> _During:
         """A phase inside another one, which goes on afterwards; an exception leaves the record where it was raised."""
-        before = self.phase
-        self.enter(phase)
-        yield
-        self.enter(before)
+        return _During(self, phase)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -215,6 +213,24 @@ class Phases:
         self._bytes[start : start + _TEXT_BYTES] = text.encode()[: _TEXT_BYTES - 1].ljust(_TEXT_BYTES, b"\0")
 
 
+class _During:
+    """The context of `Phases.during`; a class, because it is entered twice in each step."""
+
+    __slots__ = ("_before", "_phase", "_phases")
+
+    def __init__(self, phases: Phases, phase: PhaseName) -> None:
+        self._phases, self._phase, self._before = phases, phase, phases.phase
+
+    def __enter__(self) -> None:
+        self._phases.enter(self._phase)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._phases.enter(self._before)
+
+
 def decode(data: bytes) -> Record:
     """Read the bytes of a record.
 
@@ -246,7 +262,7 @@ def decode(data: bytes) -> Record:
         waits=bool(words[_WAITS]),
         busy=bool(words[_BUSY]),
         beat=time_of(_BEAT),
-        moved=time_of(_MOVED),
+        moved=max(time_of(_SINCE), time_of(_MOVED)),
         until=time_of(_UNTIL),
         section=text(1) if words[_UNTIL] else "",
     )

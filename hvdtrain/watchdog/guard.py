@@ -125,7 +125,7 @@ class Watchdog:
                 return
             self._beat()
             if self._stall_s is not None:
-                self._stacks.arm(0.8 * self._limit_s())
+                self._stacks.arm(0.8 * self._stall_s)  # a false alarm here is only some text in a file
             if self._inbox.fileno() in ready:
                 self._hear()
             for descriptor in ready:
