@@ -1,4 +1,4 @@
-"""Ranks on real hosts compare what they are: alike hosts say nothing; doctor starts ranks where an allocation has them."""
+"""Ranks on real hosts compare what they are: alike hosts say nothing; doctor starts ranks where the allocation is."""
 
 import json
 
