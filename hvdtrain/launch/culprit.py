@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 # what each launcher says; the groups are named for the fields, and the first that matches any line wins
 PATTERNS = (
     # Open MPI 4 and 5, a signal
+    r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on$",
     r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) (?P<what>exited on signal .*?)\.?$",
     # Open MPI 4 and 5, an exit status: the name stands on one line, the status on the next
     r"Process name: \[\S+?[@,]\d+[\],]+(?P<rank>\d+)\]",

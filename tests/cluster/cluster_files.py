@@ -6,6 +6,8 @@ write_files(Path("/tmp/c"), ["node1", "node2"], slurm=True, cores=2)
 import secrets
 import subprocess
 
+from host_init import TMPDIR
+
 HEAD = "head"
 
 SSHD_CONFIG = """\
@@ -17,6 +19,7 @@ PasswordAuthentication no
 UsePAM no
 StrictModes no
 MaxStartups 100
+SetEnv TMPDIR={tmpdir}
 """
 SSH_CONFIG = """\
 IdentityFile {ssh}/id
@@ -55,7 +58,7 @@ def write_files(directory, names, slurm, cores):
     public = " ".join((ssh / "host_key.pub").read_text().split()[:2])
     known = ",".join(word for number, name in enumerate(names, 1) for word in (name, f"10.77.0.{number}"))
     (ssh / "known_hosts").write_text(f"{known},{HEAD} {public}\n")
-    (ssh / "sshd_config").write_text(SSHD_CONFIG.format(ssh=ssh))
+    (ssh / "sshd_config").write_text(SSHD_CONFIG.format(ssh=ssh, tmpdir=TMPDIR))
     (ssh / "ssh_config").write_text(SSH_CONFIG.format(ssh=ssh))
     addresses = [(f"10.77.0.{number}", name) for number, name in enumerate(names, 1)]
     lines = ["127.0.0.1 localhost", "10.77.0.254 head", *(f"{address} {name}" for address, name in addresses)]

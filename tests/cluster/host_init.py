@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+TMPDIR = "/run/tmp"  # of this host alone: Open MPI 5 keeps sessions in TMPDIR/prted.PID, and hosts have the same PIDs
+
 
 def mount(*words):
     subprocess.run(["mount", *words], check=True)
@@ -25,7 +27,7 @@ def arrange(name, directory):
     for path, target in {"hosts": "/etc/hosts", "ssh": "/etc/ssh", "slurm": "/etc/slurm"}.items():
         if (directory / path).exists():
             mount("--bind", str(directory / path), target)
-    for path in ("/run/sshd", "/run/munge", "/run/lock"):
+    for path in ("/run/sshd", "/run/munge", "/run/lock", TMPDIR):
         Path(path).mkdir(mode=0o755)
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster_files import HEAD, write_files
+from host_init import TMPDIR
 
 NETWORK = "10.77.0.0/24"
 DATA_NETWORK = "10.78.0.0/24"
@@ -137,7 +138,8 @@ class Cluster:
 
     def enter(self, host):
         """The words before a command that make it run on `host`."""
-        return ["nsenter", "-t", str(self.pids[host]), "-n", "-u", "-m", "-i", "-p", f"--wd={os.getcwd()}"]
+        namespaces = ["-n", "-u", "-m", "-i", "-p", f"--wd={os.getcwd()}"]
+        return ["nsenter", "-t", str(self.pids[host]), *namespaces, "env", f"TMPDIR={TMPDIR}"]
 
     def start(self, host, command, env=None, **options):
         """Start `command` on `host` and return its `Popen`, with its output in pipes."""
