@@ -20,7 +20,7 @@ TINY = {
 }
 CASES = {
     "step": {"tiny": STEP_SIDES},
-    "overhead": {"step": {"horovod_loop", "hvdtrain", "hvdtrain_sentinel"}},
+    "overhead": {case: {"horovod_loop", "hvdtrain", "hvdtrain_sentinel"} for case in ("step", "step_cpu")},
     "allreduce": {size: {"copy", "mpi", "horovod", "shared_memory", "gloo"} for size in ("64B", "64KB")},
     "launch": {
         "first_step": {"hvdtrain_launch", "mpirun"},

@@ -53,7 +53,7 @@ def allreduce(
         env: what jobs inherit.
         say: is told what is measured now.
     """
-    before = observe(env)
+    before = observe(jobs.inherited(env))
     task = {"sizes": list(sizes), "blocks": blocks}
     started = {
         "mpi": jobs.hvdtrain_launch("allreduce", {**task, "backend": "mpi"}, size=size),

@@ -49,7 +49,7 @@ def checkpoint(
         env: what they inherit.
         say: is told what is measured now.
     """
-    before = observe(env)
+    before = observe(jobs.inherited(env))
     common = {"folder": str(folder.absolute()), "nbytes": nbytes}
     saving = {**common, "kind": "save", "repeats": repeats}
     training = {**common, "kind": "training", "every_s": every_s, "model": model, "repeats": 1}

@@ -49,7 +49,7 @@ def data(
         env: what they inherit.
         say: is told what is measured now.
     """
-    before = observe(env)
+    before = observe(jobs.inherited(env))
     stall = {"kind": "stall", "step_s": step_s, "steps": steps, "parts": list(parts)}
     seek = {"kind": "seek", "samples": list(samples), "repeats": repeats}
     found = []

@@ -39,7 +39,7 @@ def init(
         env: what jobs inherit.
         say: is told what is measured now.
     """
-    before = observe(env)
+    before = observe(jobs.inherited(env))
     task = {"model": model, "steps": steps}
     started = {
         "horovod": jobs.mpirun("init", {**task, "side": "horovod"}, size=size),

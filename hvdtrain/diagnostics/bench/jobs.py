@@ -101,6 +101,11 @@ def shown(job: Job) -> str:
     return " ".join([*(f"{name}={value}" for name, value in job.variables.items()), text])
 
 
+def inherited(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of all jobs."""
+    return {**env, **ONE_THREAD}
+
+
 def run(job: Job, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> list[Any]:
     """Run a job to its end and give what its ranks have found, in their order.
 
@@ -110,7 +115,7 @@ def run(job: Job, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> li
     with tempfile.TemporaryDirectory(prefix="hvdtrain-bench-") as folder:
         argv = [*job.launcher, *_python(job.program), json.dumps(job.task), folder]
         as_root = root_environment(user_id=os.geteuid())
-        status, output = execute(argv, env={**env, **as_root, **ONE_THREAD, **job.variables}, timeout_s=timeout_s)
+        status, output = execute(argv, env={**inherited(env), **as_root, **job.variables}, timeout_s=timeout_s)
         files = [Path(folder, f"rank-{rank}.json") for rank in range(job.size)]
         if status != 0 or not all(file.exists() for file in files):
             raise HvdtrainError(f"measure {shown(job)}", found=f"{status_text(status)}:\n{output[-2000:]}")

@@ -52,7 +52,7 @@ def launch(
         env: what they inherit.
         say: is told what is measured now.
     """
-    before = observe(env)
+    before = observe(jobs.inherited(env))
     started = {
         "hvdtrain_launch": jobs.hvdtrain_launch("first_step", {"model": model}, size=size),
         "mpirun": jobs.mpirun("first_step", {"model": model}, size=size),

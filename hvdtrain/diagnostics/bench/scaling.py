@@ -45,7 +45,7 @@ def scaling(
     """
     from hvdtrain.diagnostics.bench.ranks.trainer import fastest_strategy, strategies
 
-    before = observe(env)
+    before = observe(jobs.inherited(env))
     sizes = sizes or range(1, len(os.sched_getaffinity(0)) + 1)
     task = {"models": [model], "steps": steps, "strategy": fastest_strategy(strategies())}
     started = {

@@ -78,7 +78,7 @@ def step(
     from hvdtrain.diagnostics.bench.models import build
     from hvdtrain.diagnostics.bench.ranks.trainer import fastest_strategy, strategies
 
-    before = observe(env)
+    before = observe(jobs.inherited(env))
     task = {"models": list(models), "steps": steps}
     strategy = fastest_strategy(strategies())
     sides = fixed_sides(task, size, strategy)

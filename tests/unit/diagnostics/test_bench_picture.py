@@ -7,9 +7,8 @@ from hvdtrain.diagnostics.bench import overhead
 from hvdtrain.diagnostics.bench.picture import draw
 from hvdtrain.errors import UsageError
 
-REPORT = overhead.report_of(
-    {"step": {side: around(50) for side in ("horovod_loop", "hvdtrain", "hvdtrain_sentinel")}}, QUIET
-)
+SIDES = {side: around(50) for side in ("horovod_loop", "hvdtrain", "hvdtrain_sentinel")}
+REPORT = overhead.report_of({"step": SIDES, "step_cpu": SIDES}, QUIET)
 
 
 @pytest.mark.parametrize("name", ["overhead.svg", "overhead.png"])

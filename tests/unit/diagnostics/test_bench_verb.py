@@ -11,8 +11,8 @@ from hvdtrain.cli import main
 from hvdtrain.diagnostics.bench import QUESTIONS, overhead
 from hvdtrain.diagnostics.bench.table import table
 
-SIDES = ("horovod_loop", "hvdtrain", "hvdtrain_sentinel")
-REPORT = overhead.report_of({"step": {side: around(50) for side in SIDES}}, QUIET)
+SIDES = {side: around(50) for side in ("horovod_loop", "hvdtrain", "hvdtrain_sentinel")}
+REPORT = overhead.report_of({"step": SIDES, "step_cpu": SIDES}, QUIET)
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -74,9 +74,10 @@ def loop_block(steps: int) -> Callable[[], dict[str, float]]:
 
 
 def _per_step(work: Callable[[], None], steps: int) -> dict[str, float]:
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.thread_time()
     work()
-    return {"step": 1e6 * (time.perf_counter() - began) / steps}
+    took_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
+    return {"step": 1e6 * took_s / steps, "step_cpu": 1e6 * cpu_s / steps}
 
 
 def compare(run: Run, folder: Path, *, steps: int, blocks: int, first: int) -> dict[str, dict[str, float]]:
