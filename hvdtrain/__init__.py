@@ -28,6 +28,8 @@ _PUBLIC = {
     "stream_loader": "hvdtrain.data.stream",
     "wrap_dataloader": "hvdtrain.data.foreign",
     "save": "hvdtrain.checkpoint.weights",
+    "together": "hvdtrain.sync.exhaustion",
+    "watch": "hvdtrain.watchdog",
 }
 
 __all__ = ["__version__", *_PUBLIC]

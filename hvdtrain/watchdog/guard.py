@@ -84,6 +84,7 @@ class Watchdog:
         self._on_signal: Callable[[int], Any] = lambda number: None
         self._wakeup: int | None = None
         self._closing, self._resting = False, False
+        self.ended = threading.Event()  # it watches no more
         self._suspicions = 0
         self._usual_s, self._counted, self._started = 0.0, (clock(), phases.step), False
         self._thread = threading.Thread(target=self._watch, name="hvdtrain-watchdog", daemon=True)
@@ -185,6 +186,7 @@ class Watchdog:
             if self._peers.state(rank) in ("t", "T"):
                 self._peers.kill(rank)
         self._abort()
+        self.ended.set()
         self._closing = True  # reached only where aborting is something else than the end of this process
 
     # ---- stalls

@@ -24,6 +24,8 @@ PUBLIC = {
     "save",
     "stage",
     "stream_loader",
+    "together",
+    "watch",
     "wrap_dataloader",
 }
 
