@@ -31,8 +31,7 @@ from hvdtrain.checks.ranks import RankFacts, preflight, share_of
 from hvdtrain.collectives import Collectives, HorovodTransport
 from hvdtrain.errors import EXIT_FAILED, HvdtrainError, InstallError
 from hvdtrain.failure import Failures
-from hvdtrain.install import linkage
-from hvdtrain.install.record import check as check_build
+from hvdtrain.install import linkage, record
 from hvdtrain.launch.network import NETWORK_VARIABLE, addresses, socket_variables
 from hvdtrain.phases import Phases
 from hvdtrain.topology import Topology
@@ -98,7 +97,7 @@ def _settle_environment(env: MutableMapping[str, str], *, deterministic: bool) -
 
 
 def _start_horovod(facts: LaunchFacts) -> tuple[Topology, str]:
-    check_build(Path(sys.prefix), torch=torch.__version__)
+    record.check(Path(sys.prefix), torch=torch.__version__)
     try:
         import horovod.torch as hvd
     except ImportError as error:
@@ -106,7 +105,8 @@ def _start_horovod(facts: LaunchFacts) -> tuple[Topology, str]:
             "train through Horovod", found=f"it cannot be imported: {error}", remedy="hvdtrain install-horovod"
         ) from error
     built = tuple(name for name, there in (("mpi", hvd.mpi_built()), ("gloo", hvd.gloo_built())) if there)
-    guard(replace(facts, controllers=built, horovod_mpi=linkage.family(_loaded_mpi())))
+    family, folder = linkage.family(_loaded_mpi()), record.mpi_bin(Path(sys.prefix))
+    guard(replace(facts, controllers=built, horovod_mpi=family, mpi_bin=folder))
     hvd.init()
     controller = "mpi" if hvd.mpi_built() and hvd.mpi_enabled() else "gloo"
     topology = Topology(

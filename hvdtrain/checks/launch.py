@@ -20,7 +20,7 @@ from hvdtrain.checks.environment import (
     srun_without_pmi,
 )
 from hvdtrain.checks.finding import Finding, failed, passed
-from hvdtrain.checks.launchfacts import FITTING, HYDRA, OPEN_MPI, LaunchFacts, asked_of
+from hvdtrain.checks.launchfacts import HYDRA, OPEN_MPI, LaunchFacts, asked_of, fitting
 from hvdtrain.checks.libraries import (
     horovod_and_mpi_agree,
     horovod_has_mpi,
@@ -31,6 +31,7 @@ from hvdtrain.errors import LaunchError
 
 Check = Callable[[LaunchFacts], Finding]
 
+FITS = "{fitting}"  # the mpirun of Horovod's own MPI
 _CAUSES = {
     "horovodrun": (
         "Horovod did not take part: its build lacks the controller that horovodrun chose, or HOROVOD_* variables are "
@@ -40,9 +41,9 @@ _CAUSES = {
     OPEN_MPI: (
         "the mpirun that started this belongs to another MPI than the one Horovod was built with, or Horovod was built "
         "without MPI",
-        FITTING,
+        FITS,
     ),
-    HYDRA: ("mpiexec of MPICH or Intel MPI started a Horovod that was built with another MPI", FITTING),
+    HYDRA: ("mpiexec of MPICH or Intel MPI started a Horovod that was built with another MPI", FITS),
     "srun": (
         "srun and Horovod's MPI do not speak the same process manager interface",
         "srun --mpi=pmix ...   or   hvdtrain launch --launcher mpirun -- ...",
@@ -64,7 +65,7 @@ def promised_size_is_there(facts: LaunchFacts) -> Finding:
         name,
         asked=f"{asked_of(promise).removesuffix(')')}, set by {promise.launcher})",
         found=f"Horovod reports size {facts.size} on {facts.host} (MPI: {facts.mpi_library}): {cause}",
-        remedy=remedy.format(size=promise.size),
+        remedy=remedy.replace(FITS, fitting(facts)).format(size=promise.size),
     )
 
 

@@ -14,7 +14,6 @@ from hvdtrain.topology import Promise, detect
 
 OPEN_MPI, HYDRA = "mpirun (Open MPI)", "mpiexec (Hydra: MPICH or Intel MPI)"
 FAMILIES = {OPEN_MPI: "Open MPI", HYDRA: "MPICH"}  # the MPI whose ranks a launcher can join
-FITTING = "hvdtrain launch -np {size} -- ...   (it takes the mpirun that fits)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +29,7 @@ class LaunchFacts:
         controllers: those that Horovod was built with.
         mpi_library: the first line of MPI's own description of itself, as mpi4py reports it.
         horovod_mpi: whose MPI Horovod was linked with: "Open MPI", or "MPICH" for all that share its ABI.
+        mpi_bin: the folder of the mpirun that fits Horovod.
         mpi_files: the MPI libraries that are loaded in this process.
         rendezvous_answers: whether anybody listens where HOROVOD_GLOO_RENDEZVOUS_* point to.
     """
@@ -42,6 +42,7 @@ class LaunchFacts:
     controllers: tuple[str, ...] | None = None
     mpi_library: str = "unknown"
     horovod_mpi: str = ""
+    mpi_bin: str = ""
     mpi_files: tuple[str, ...] = ()
     rendezvous_answers: bool | None = None
 
@@ -60,3 +61,9 @@ class LaunchFacts:
 def asked_of(promise: Promise) -> str:
     """What was asked for, as far as the variables say."""
     return f"train on {promise.size} ranks ({promise.source})"
+
+
+def fitting(facts: LaunchFacts) -> str:
+    """How to start with the mpirun of Horovod's own MPI; the number of ranks stands as ``{size}``."""
+    first = f"export PATH={facts.mpi_bin}:$PATH" if facts.mpi_bin else "put the mpirun of Horovod's MPI first on PATH"
+    return f"{first}, then: hvdtrain launch -np {{size}} -- ...   (hvdtrain doctor shows whose is whose)"

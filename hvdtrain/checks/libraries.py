@@ -8,7 +8,7 @@ family_of("Intel MPI 2021.13")            # "MPICH", whose ABI it keeps
 from __future__ import annotations
 
 from hvdtrain.checks.finding import Finding, failed, passed
-from hvdtrain.checks.launchfacts import FAMILIES, FITTING, LaunchFacts, asked_of
+from hvdtrain.checks.launchfacts import FAMILIES, LaunchFacts, asked_of, fitting
 
 
 def horovod_has_mpi(facts: LaunchFacts) -> Finding:
@@ -42,7 +42,7 @@ def _another_family(facts: LaunchFacts, name: str, family: str, whose: str, reme
 def launcher_of_horovods_mpi(facts: LaunchFacts) -> Finding:
     """Another MPI's mpirun started a Horovod: its ranks would not find each other."""
     name = "mpirun is of Horovod's MPI"
-    remedy = f"{FITTING}   or   srun --mpi=pmix ..."
+    remedy = fitting(facts)
     return _another_family(facts, name, facts.horovod_mpi, "Horovod", remedy)
 
 

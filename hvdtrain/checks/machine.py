@@ -39,6 +39,7 @@ class MachineFacts:
         shm_bytes: the size of /dev/shm.
         shm_free_bytes: what is free of it.
         cma: "" where a process may read another's memory, or the name of the error.
+        ptrace_scope: Yama's rule for who may look at whom; 0 is anybody of the same user.
         in_container: whether this is a container.
         open_files: the soft limit.
         locked_bytes: the soft limit of memory that can be locked.
@@ -59,6 +60,7 @@ class MachineFacts:
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
     cma: str | None = None
+    ptrace_scope: int | None = None
     in_container: bool = False
     open_files: int | None = None
     locked_bytes: int | None = None
@@ -153,7 +155,8 @@ def memory_access(facts: MachineFacts) -> Finding:
         return passed("CMA", "not known on this system")
     if facts.cma == "":
         return passed("CMA", "a rank may read another's memory (process_vm_readv)")
-    found = f"process_vm_readv says {facts.cma}: Open MPI complains, and copies each message twice"
+    scope = f" (ptrace_scope {facts.ptrace_scope})" if facts.ptrace_scope else ""
+    found = f"process_vm_readv says {facts.cma}{scope}: Open MPI complains, and copies each message twice"
     quiet = "export OMPI_MCA_smsc=^cma OMPI_MCA_btl_vader_single_copy_mechanism=none"
     where = "docker run --cap-add=SYS_PTRACE ..." if facts.in_container else "sysctl kernel.yama.ptrace_scope=0"
     return warned("CMA", found=found, remedy=f"{where}   (or, to hear no more of it: {quiet})")

@@ -33,6 +33,7 @@ class SoftwareFacts:
         nccl: whether Horovod was built with NCCL.
         built_for: the torch that Horovod was built for, as recorded.
         horovod_mpi: whose MPI Horovod uses, with its version where that is recorded.
+        mpi_bin: the folder of the mpirun that fits Horovod.
         mpi4py_mpi: the MPI that mpi4py has found.
         mpi4py_fault: why mpi4py cannot be imported.
         mpirun: the path of the first mpirun.
@@ -54,6 +55,7 @@ class SoftwareFacts:
     nccl: bool = False
     built_for: str | None = None
     horovod_mpi: str = ""
+    mpi_bin: str = ""
     mpi4py: str | None = None
     mpi4py_mpi: str = ""
     mpi4py_fault: str = ""
@@ -158,15 +160,15 @@ def one_mpi(facts: SoftwareFacts) -> Finding:
         return passed(name, "there is none")
     listed = ", ".join(f"{who}: {mpi}" for who, mpi in users.items())
     mpirun_dir = f", the mpirun is {facts.mpirun}" if facts.mpirun else ""
+    first = f"export PATH={facts.mpi_bin}:$PATH" if facts.mpi_bin else "put the mpirun of Horovod's MPI first on PATH"
     families = {family_of(mpi) or mpi for mpi in users.values()}
     if len(families) > 1:
         found = f"{listed}{mpirun_dir}: each rank would be rank 0 of 1"
-        remedy = f"put the mpirun of Horovod's MPI first on PATH, or {INSTALL} for the one that is"
-        return failed(name, found=found, remedy=remedy)
+        return failed(name, found=found, remedy=f"{first}   (or {INSTALL}, for the MPI that is first now)")
     numbers = {match[1] for mpi in users.values() if (match := re.search(r"(\d+)\.", mpi))}
     if families == {"Open MPI"} and len(numbers) > 1:
-        remedy = f"put the mpirun of Horovod's MPI first on PATH, or {INSTALL}"
-        return warned(name, found=f"{listed}{mpirun_dir}: releases that need not understand each other", remedy=remedy)
+        found = f"{listed}{mpirun_dir}: releases that need not understand each other"
+        return warned(name, found=found, remedy=f"{first}   (or {INSTALL}, for the MPI that is first now)")
     return passed(name, listed)
 
 

@@ -105,6 +105,11 @@ def memory_access() -> str | None:
     return {"ok": "", "": None}.get(text, text)
 
 
+def ptrace_scope(path: Path) -> int | None:
+    """Yama's rule for who may look at whom; None where there is no Yama."""
+    return int(path.read_text()) if path.is_file() else None
+
+
 def _limit(number: int) -> int | None:
     soft = resource.getrlimit(number)[0]
     return None if soft == resource.RLIM_INFINITY else soft
@@ -142,6 +147,7 @@ def machine_facts(
         shm_bytes=stat.f_blocks * stat.f_frsize if stat else None,
         shm_free_bytes=stat.f_bavail * stat.f_frsize if stat else None,
         cma=memory_access(),
+        ptrace_scope=ptrace_scope(root / "proc/sys/kernel/yama/ptrace_scope"),
         in_container=any((root / mark.lstrip("/")).exists() for mark in CONTAINER_MARKS),
         open_files=_limit(resource.RLIMIT_NOFILE),
         locked_bytes=_limit(resource.RLIMIT_MEMLOCK),

@@ -119,6 +119,7 @@ def software_facts(
         compiler=shutil.which(env.get("CXX") or "g++", path=env.get("PATH", "")),
         built_for=built_for,
         horovod_mpi=horovod_mpi,
+        mpi_bin=record.mpi_bin(prefix),
         gpu_devices=sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in devices.iterdir()),
         **_libraries(probed),
         **_launchers(env),

@@ -68,6 +68,12 @@ def read(prefix: Path, *, installed: str | None = None) -> Record | None:
     return record if installed is not None and record.files_sha256 == installed else None
 
 
+def mpi_bin(prefix: Path, *, installed: str | None = None) -> str:
+    """The folder of the mpirun that fits the recorded Horovod; "" without a record."""
+    record = read(prefix, installed=installed)
+    return str(Path(record.target.mpi_prefix or prefix, "bin")) if record else ""
+
+
 def check(prefix: Path, *, torch: str, installed: str | None = None) -> None:
     """Refuse a torch that is another than the one the recorded Horovod was built for; silent without a record.
 

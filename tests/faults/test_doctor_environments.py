@@ -108,7 +108,7 @@ def test_an_mpich_mpirun_first_on_path(tmp_path):
     assert red(findings) == {"one MPI"}
     assert "mpirun: MPICH (Hydra) 4.2.3, Horovod: Open MPI" in findings["one MPI"]["found"]
     assert str(fake) in findings["one MPI"]["found"]
-    assert "first on PATH" in findings["one MPI"]["remedy"]
+    assert f"export PATH={sys.prefix}/bin:$PATH" in findings["one MPI"]["remedy"]
 
 
 def test_one_core_and_64_threads_requested(tmp_path):

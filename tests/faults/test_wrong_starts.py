@@ -82,6 +82,14 @@ def test_gloo_variables_under_mpirun(script):
     assert "unset HOROVOD_CONTROLLER" in done.stderr
 
 
+def test_the_mpiexec_of_another_mpi(script):
+    """What MPICH's mpiexec gives its first rank, and Open MPI's Horovod does not understand."""
+    done = run([sys.executable, script], PMI_RANK="0", PMI_SIZE="2", PMI_FD="9")
+    assert done.returncode != 0
+    assert "uses Open MPI: it cannot join what another MPI's launcher started" in done.stderr
+    assert f"export PATH={sys.prefix}/bin:$PATH" in done.stderr
+
+
 def test_an_allocation_without_a_launcher(script):
     done = run([sys.executable, script], SLURM_JOB_ID="7", SLURM_NTASKS="2", SLURM_PROCID="0")
     assert done.returncode != 0

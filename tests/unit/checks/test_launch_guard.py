@@ -35,7 +35,17 @@ IN_SALLOC_SHELL = {"SLURM_JOB_ID": "5", "SLURM_NTASKS": "3"}
         (LaunchFacts(env=IN_SALLOC_SHELL), "started by itself in the shell of salloc", "srun --mpi=pmix"),
         (LaunchFacts(env=BY_MPIRUN, controllers=("gloo",)), "without MPI (it has gloo)", "install-horovod"),
         (LaunchFacts(env=BY_HYDRA, controllers=()), "without MPI (it has nothing)", "install-horovod"),
-        (LaunchFacts(env=BY_HYDRA, horovod_mpi="Open MPI"), "Horovod on this host uses Open MPI", "launch -np 2"),
+        (
+            LaunchFacts(env=BY_HYDRA, horovod_mpi="Open MPI"),
+            "Horovod on this host uses Open MPI",
+            "first on PATH, then",
+        ),
+        (
+            LaunchFacts(env=BY_HYDRA, horovod_mpi="Open MPI", mpi_bin="/opt/openmpi/bin"),
+            "uses Open MPI",
+            "export PATH=/opt/openmpi/bin:$PATH, then: hvdtrain launch -np 2",
+        ),
+        (LaunchFacts(env=BY_HYDRA, size=1, mpi_bin="/opt/openmpi/bin"), "another MPI", "export PATH=/opt/openmpi/bin:"),
         (LaunchFacts(env=BY_MPIRUN, horovod_mpi="MPICH"), "Horovod on this host uses MPICH", "launch -np 4"),
         (LaunchFacts(env=BY_HYDRA, mpi_library="Open MPI v5.0.11"), "mpi4py on this host uses Open MPI", "mpi4py"),
         (LaunchFacts(env=BY_MPIRUN, mpi_library="Intel(R) MPI Library 2021.13"), "mpi4py on this host uses", "mpi4py"),

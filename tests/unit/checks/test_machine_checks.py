@@ -57,7 +57,7 @@ def test_a_good_host_passes(facts):
         ({"shm_bytes": 65536, "shm_free_bytes": 65536}, "/dev/shm", "fail", "64 KiB, 64 KiB free", "--shm-size"),
         ({"shm_free_bytes": 64 * MIB}, "/dev/shm", "warn", "64 MiB free", "--shm-size"),
         ({"cma": "EPERM", "in_container": True}, "CMA", "warn", "EPERM", "--cap-add=SYS_PTRACE"),
-        ({"cma": "EPERM"}, "CMA", "warn", "EPERM", "ptrace_scope"),
+        ({"cma": "EPERM", "ptrace_scope": 2}, "CMA", "warn", "EPERM (ptrace_scope 2)", "ptrace_scope=0"),
         ({"open_files": 100}, "limits", "fail", "open files 100", "ulimit -n"),
         ({"open_files": 512}, "limits", "warn", "open files 512", "ulimit -n"),
         ({"processes": 20}, "limits", "fail", "processes 20", "ulimit -u"),

@@ -28,6 +28,7 @@ BAD_CONTAINER = (
         controllers=("mpi", "gloo"),
         built_for="2.13.0+cpu",
         horovod_mpi="Open MPI 5.0.11",
+        mpi_bin="/venv/bin",
         mpi4py="4.1.2",
         mpi4py_mpi="Open MPI 5.0.11",
         mpirun="/opt/mpich/bin/mpirun",

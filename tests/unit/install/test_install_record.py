@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,11 @@ def test_a_newer_torch_is_refused_with_the_line_to_type(recorded):
 
 def test_without_a_record_nothing_is_refused(tmp_path):
     record.check(tmp_path, torch="9.9", installed="x")
+
+
+def test_the_mpirun_that_fits_is_the_sites_or_the_environments_own(recorded, target):
+    if record.files_sha256() is not None:
+        assert record.mpi_bin(recorded) == str(recorded / "bin")
+        record.write(recorded, replace(target, mpi_prefix="/opt/openmpi"), wheel_sha256="abc")
+        assert record.mpi_bin(recorded) == "/opt/openmpi/bin"
+    assert record.mpi_bin(recorded, installed="something else") == ""
