@@ -192,6 +192,10 @@ class Phases:
         """Say that this process is alive and its interpreter runs."""
         self._words[_BEAT] = self._clock()
 
+    def advance(self) -> None:
+        """Say that this rank makes progress although its phase stays."""
+        self._words[_MOVED] = self._clock()
+
     def seen_busy(self, busy: bool) -> None:
         """Say whether the main thread does something else than waiting for others."""
         self._words[_BUSY] = busy

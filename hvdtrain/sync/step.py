@@ -205,10 +205,13 @@ class SynchronousStep:
         metrics: Mapping[str, Tensor | float] | None = None,
         stop: bool = False,
     ) -> StepResult:
-        """Collective: backward, exchange, update and commit for one batch: the whole step of a loop of your own."""
+        """Collective: backward, exchange, update and commit for one batch: the whole step of a loop of your own.
+
+        Where the sentinel repaired replicas, the batch counts as used although no update was made.
+        """
         self.backward(loss, batch.samples, global_samples=batch.global_samples, metrics=metrics)
         result = self.update(global_samples=batch.global_samples, stop=stop)
-        if result.committed:
+        if result.committed or result.repeat:
             batch.commit()
         return result
 
@@ -292,7 +295,7 @@ class SynchronousStep:
         Raises:
             NonFiniteLoss: when that is to be the end.
         """
-        if self._nonfinite == "skip":
+        if self._nonfinite == "skip" and self._exchange.lockstep:
             return Outcome(nonfinite=odd or tuple(range(self._collectives.topology.size)))
         where = f"the loss of ranks {list(odd)}" if odd else "the averaged gradient"
         raise NonFiniteLoss(

@@ -30,6 +30,7 @@ from hvdtrain.watchdog.heartbeat import start
 __all__ = ["Watchdog", "watch", "watching"]
 
 _CURRENT: list[Watchdog] = []  # one process is one rank and has one watchdog
+_FATAL_LOGS: list[int] = []  # the descriptor that faulthandler writes to
 _LOG = logging.getLogger("hvdtrain")
 
 
@@ -92,3 +93,6 @@ def _say_fatal_signals(log: Path) -> None:
     """Let faulthandler write the stacks of a process that dies of a fatal signal to the end of its log."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     faulthandler.enable(file=descriptor, all_threads=True)
+    while _FATAL_LOGS:
+        os.close(_FATAL_LOGS.pop())
+    _FATAL_LOGS.append(descriptor)

@@ -21,11 +21,13 @@ from typing import Any
 from hvdtrain.failure import Failure, Failures
 from hvdtrain.phases import Phases, Record, read_record
 from hvdtrain.watchdog.heartbeat import Heartbeat
-from hvdtrain.watchdog.peers import Peers, oom_kills
+from hvdtrain.watchdog.peers import Peers, bytes_moved, oom_kills
 from hvdtrain.watchdog.stacks import Stacks, main_thread_waits, read_stacks
 from hvdtrain.watchdog.stall import Condition, condition, culprit, said, stalled, table
 
 _OTHERS_S = 3.0  # how long a rank that knows of a failure waits to be ended with the job
+_AT_FILES = ("save", "data", "user")  # phases in which reading and writing is progress
+_MUCH_BYTES = 2**20  # between two looks
 _TURN_S = 1.5  # between the ranks that could report a stall; the first of them does
 _LOG = logging.getLogger("hvdtrain")
 
@@ -73,7 +75,7 @@ class Watchdog:
         others = {rank: record for rank, record in self._look_around().items() if rank != failures.rank}
         self._peers = Peers(others, host=failures.host)
         self._elsewhere = any(record.host != failures.host for record in others.values())
-        self._oom_kills = oom_kills()
+        self._oom_kills, self._bytes_moved = oom_kills(), bytes_moved()
         self._selector = selectors.DefaultSelector()
         for descriptor in self._peers.descriptors():
             self._selector.register(descriptor, selectors.EVENT_READ)
@@ -137,6 +139,11 @@ class Watchdog:
     def _beat(self) -> None:
         """Say that this rank's interpreter runs: on this host, on a shared file system, and over MPI."""
         self._phases.beat()
+        if self._phases.phase in _AT_FILES:
+            moved = bytes_moved()
+            if moved - self._bytes_moved > _MUCH_BYTES:  # a large checkpoint on a slow disk is no stall
+                self._phases.advance()
+            self._bytes_moved = moved
         if self._elsewhere:
             self._phases.flush()
         if self._heartbeat is not None:

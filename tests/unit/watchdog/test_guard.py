@@ -116,6 +116,18 @@ def test_progress_of_one_rank_declared_work_and_rest_raise_no_alarm(world, tmp_p
     assert read(tmp_path) is None
 
 
+def test_a_rank_that_writes_much_makes_progress(world, tmp_path):
+    here = world(stall_s=0.2, poll_s=0.05)
+    here.phases.enter("save")
+    with (tmp_path / "large").open("wb") as file:
+        for _ in range(100):
+            file.seek(0)
+            file.write(bytes(4 * 2**20))
+            if here.aborted.wait(0.01):
+                break
+    assert read(tmp_path) is None
+
+
 def test_signals_are_heard_while_the_main_thread_is_in_c(world):
     heard = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append("handler"))
