@@ -24,8 +24,9 @@ from pathlib import Path
 from hvdtrain.config import WatchdogConfig
 from hvdtrain.failure import set_aside
 from hvdtrain.runtime import Run
-from hvdtrain.watchdog.guard import Watchdog, leave_no_trace, log_file, record_file
+from hvdtrain.watchdog.guard import Watchdog
 from hvdtrain.watchdog.heartbeat import start
+from hvdtrain.watchdog.reports import log_file, record_file
 
 __all__ = ["Watchdog", "watch", "watching"]
 
@@ -86,7 +87,8 @@ def _prepare(run_dir: Path, records: Path, logs: Path) -> None:
     for directory in (run_dir, records, logs):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     set_aside(run_dir)
-    leave_no_trace(records)
+    for path in records.glob("rank-*"):  # of an earlier attempt, for whose ranks nobody should wait
+        path.unlink()
 
 
 def _say_fatal_signals(log: Path) -> None:

@@ -7,23 +7,22 @@ second, and what it says of a rank is still there when that rank is not.
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.failure import Failure, Failures
+from hvdtrain.failure import Failures
 from hvdtrain.phases import Phases, Record, read_record
 from hvdtrain.watchdog.heartbeat import Heartbeat
 from hvdtrain.watchdog.peers import Peers, bytes_moved, oom_kills
-from hvdtrain.watchdog.stacks import Stacks, main_thread_waits, read_stacks
-from hvdtrain.watchdog.stall import Condition, condition, culprit, said, stalled, table
+from hvdtrain.watchdog.reports import died, record_file, stack_file, stuck
+from hvdtrain.watchdog.stacks import Stacks, main_thread_waits
+from hvdtrain.watchdog.stall import Condition, condition, stalled
 
 _OTHERS_S = 3.0  # how long a rank that knows of a failure waits to be ended with the job
 _AT_FILES = ("save", "data", "user")  # phases in which reading and writing is progress
@@ -168,15 +167,10 @@ class Watchdog:
         if record is None or record.ended:
             return
         if self._failures.known() is None:
-            self._failures.tell(self._death_of(record), settle_s=0.05)  # the launcher ends this rank in a moment
+            kills = oom_kills() - self._oom_kills
+            failure = died(record, self._peers.death(rank), logs=self._logs, told_by=self._failures.rank, kills=kills)
+            self._failures.tell(failure, settle_s=0.05)  # the launcher ends this rank in a moment
         self._leave()
-
-    def _death_of(self, record: Record) -> Failure:
-        death = self._peers.death(record.rank)
-        killed = oom_kills() - self._oom_kills
-        memory = "; the kernel has killed a process here for want of memory" if killed > 0 else ""
-        text = _fatal_part(read_stacks(log_file(self._logs, record.rank), 10**7))
-        return self._failure_of(record, kind="killed", reason=f"it {death}{memory}", signal=death.signal, text=text)
 
     def _see_failure(self) -> None:
         failure = self._failures.known()
@@ -240,7 +234,8 @@ class Watchdog:
         if not stalled(self._look_around(), self._clock(), self._limit_s()):
             return  # it goes on after all
         records, conditions = self._conditions()
-        self._failures.tell(self._stall_of(records, conditions))
+        now, told_by = self._clock(), self._failures.rank
+        self._failures.tell(stuck(records, conditions, now, logs=self._logs, told_by=told_by))
         for rank, state in conditions.items():
             if state in ("stopped", "silent"):
                 self._peers.kill(rank)
@@ -253,62 +248,3 @@ class Watchdog:
             here = record.host == self._failures.host and rank != self._failures.rank
             found[rank] = condition(record, now, state=self._peers.state(rank) if here else None, silent_s=silent_s)
         return records, found
-
-    def _stall_of(self, records: Mapping[int, Record], conditions: Mapping[int, Condition]) -> Failure:
-        now, rank = self._clock(), culprit(records, conditions)
-        waiting = tuple(sorted(r for r, state in conditions.items() if state == "waits" and r != rank))
-        names = f"rank{'s' if len(waiting) > 1 else ''} {', '.join(map(str, waiting))}" if waiting else "nobody"
-        still_s = now - max(record.moved for record in records.values() if not record.ended)
-        reason = f"no progress for {still_s:.0f} s; {names} wait{'s' if len(waiting) < 2 else ''} for rank {rank}, "
-        text = read_stacks(stack_file(self._logs, rank)) or "  (it could not say where it is)"
-        return self._failure_of(
-            records[rank],
-            kind="stall",
-            reason=reason + f"which {said(conditions[rank])}",
-            text=f"{table(records, conditions, now)}\nrank {rank} is here:\n{text}",
-            waiting=waiting,
-        )
-
-    def _failure_of(
-        self, record: Record, *, kind: Any, reason: str, text: str, signal: str = "", waiting: tuple[int, ...] = ()
-    ) -> Failure:
-        return Failure(
-            rank=record.rank,
-            host=record.host,
-            step=record.step,
-            phase=record.phase,
-            kind=kind,
-            reason=reason,
-            signal=signal,
-            traceback=text,
-            told_by=self._failures.rank,
-            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            waiting=waiting,
-        )
-
-
-def record_file(directory: Path, rank: int) -> Path:
-    """Where the record of a rank is."""
-    return directory / f"rank-{rank:04d}"
-
-
-def stack_file(logs: Path, rank: int) -> Path:
-    """Where the stacks of a rank are."""
-    return logs / f"stacks-rank-{rank:04d}.txt"
-
-
-def log_file(logs: Path, rank: int) -> Path:
-    """Where the log of a rank is."""
-    return logs / f"rank-{rank:04d}.log"
-
-
-def _fatal_part(log: str) -> str:
-    """What faulthandler wrote at the end of a log when the process died of a fatal signal; "" if it did not."""
-    start = log.rfind("Fatal Python error:")
-    return log[start:].rstrip() if start >= 0 else ""
-
-
-def leave_no_trace(directory: Path) -> None:
-    """Root only: remove the records of an earlier attempt, whose ranks nobody should wait for."""
-    for path in directory.glob("rank-*"):
-        os.unlink(path)

@@ -12,7 +12,8 @@ import pytest
 
 from hvdtrain.failure import Failure, Failures, publish, read
 from hvdtrain.phases import Phases
-from hvdtrain.watchdog.guard import Watchdog, record_file
+from hvdtrain.watchdog.guard import Watchdog
+from hvdtrain.watchdog.reports import record_file
 from hvdtrain.watchdog.stacks import Stacks, read_stacks
 
 PEER = """
