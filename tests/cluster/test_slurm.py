@@ -83,10 +83,10 @@ def attempts(tmp_path):
 
 
 def test_stopped_before_the_limit_it_resumes_by_itself(cluster, submit, tmp_path, uninterrupted):
-    """A limit of one minute and a signal 45 s before it: no attempt has the time for all steps."""
-    options = ["-N", "2", "--time", "1", "--lead", "45", "--requeue"]
-    job = submit(*options, command=training(tmp_path / "run"), HVDTRAIN_TEST_STEP_S="0.12")
-    state = wait_for(cluster, job, ended, limit_s=200)
+    """A limit of one minute and a signal 35 s before it: no attempt has the time for all steps."""
+    options = ["-N", "2", "--time", "1", "--lead", "35", "--requeue", "--max-requeues", "9"]
+    job = submit(*options, command=training(tmp_path / "run"), HVDTRAIN_TEST_STEP_S="0.2")
+    state = wait_for(cluster, job, ended, limit_s=280)
     log = (tmp_path / "job.log").read_text()
     assert state["JobState"] == "COMPLETED", log
     assert len(attempts(tmp_path)) > 1, "it was never stopped"
@@ -97,10 +97,10 @@ def test_stopped_before_the_limit_it_resumes_by_itself(cluster, submit, tmp_path
 
 def test_requeued_by_scontrol_it_resumes_by_itself(cluster, submit, tmp_path, uninterrupted):
     job = submit("-N", "2", "--requeue", command=training(tmp_path / "run"), HVDTRAIN_TEST_STEP_S="0.12")
-    wait_for(cluster, job, lambda state: any((tmp_path / "run").glob("checkpoints/*")), limit_s=60)
+    wait_for(cluster, job, lambda state: any((tmp_path / "run").glob("checkpoints/*")), limit_s=90)
     assert cluster.run("head", ["scontrol", "requeue", job]).returncode == 0
-    wait_for(cluster, job, lambda state: state.get("Restarts") == "1" and state["JobState"] == "RUNNING", limit_s=60)
-    state = wait_for(cluster, job, ended, limit_s=90)
+    wait_for(cluster, job, lambda state: state.get("Restarts") == "1" and state["JobState"] == "RUNNING", limit_s=90)
+    state = wait_for(cluster, job, ended, limit_s=150)
     assert state["JobState"] == "COMPLETED", (tmp_path / "job.log").read_text()
     assert attempts(tmp_path) == ["0", "1"]
     assert summary(tmp_path / "run")["resumed_from"]

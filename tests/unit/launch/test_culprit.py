@@ -11,6 +11,7 @@ SAID = {
     "mpirun noticed that process rank 0 with PID 0 on node gpu01 exited on signal 11 (Segmentation fault).": (
         "rank 0 on gpu01 exited on signal 11 (Segmentation fault)"
     ),
+    "prterun noticed that process rank 1 with PID 461 on node node2 exited on": "rank 1 on node2 failed",
     "   Process name: [prterun-head-6929@1,3]": "rank 3 failed",
     "  Process name: [[51234,1],2]": "rank 2 failed",
     "srun: error: node2: task 1: Killed": "rank 1 on node2 Killed",
