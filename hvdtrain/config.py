@@ -117,6 +117,10 @@ class SyncConfig:
     """Begin each step's factors with the last one's; else with random ones."""
     powersgd_error_feedback: bool = True
     """Add what the factors missed to the next step's gradient."""
+    asynchronous: bool = False
+    """Update as gradients come, instead of waiting for all of them (parameter_server)."""
+    staleness: int = 2
+    """Steps that a rank may be ahead of the slowest one (parameter_server, asynchronous)."""
     servers: int = 0
     """Ranks that are servers and nothing else, the last ones; 0: every rank is one beside its worker
     (parameter_server)."""
@@ -306,6 +310,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
             "optimizer.weight_decay",
             "schedule.warmup_steps",
             "sync.servers",
+            "sync.staleness",
             "data.num_workers",
             "stop.grace_s",
             "stop.margin_s",
@@ -354,7 +359,11 @@ def ignored(config: Config, given: Collection[str]) -> list[str]:
             f"sync.{name}": (config.sync.strategy != "local_sgd", f"sync.strategy is {config.sync.strategy}")
             for name in ("local_steps", "outer_momentum", "outer_lr", "outer_nesterov")
         },
-        "sync.servers": (config.sync.strategy != "parameter_server", f"sync.strategy is {config.sync.strategy}"),
+        **{
+            f"sync.{name}": (config.sync.strategy != "parameter_server", f"sync.strategy is {config.sync.strategy}")
+            for name in ("servers", "asynchronous", "staleness")
+        },
+        "sync.deterministic": (config.sync.asynchronous, "updates that wait for nobody differ from run to run"),
         **{
             f"sync.powersgd_{name}": (config.sync.compression != "powersgd", "sync.compression is not powersgd")
             for name in ("rank", "warm_start", "error_feedback")

@@ -15,6 +15,7 @@ from hvdtrain.errors import UsageError
 from hvdtrain.runtime import Run
 from hvdtrain.sync.adasum import AdasumExchange
 from hvdtrain.sync.allreduce import HorovodExchange
+from hvdtrain.sync.asynchronous_server import AsynchronousExchange
 from hvdtrain.sync.contract import Exchange, Reduction
 from hvdtrain.sync.local_sgd import LocalSgdExchange
 from hvdtrain.sync.parameter_server import ParameterServerExchange, job_of_workers
@@ -66,6 +67,8 @@ def _local_sgd(run: Run, optimizer: torch.optim.Optimizer, config: SyncConfig, n
 
 
 def _parameter_server(run: Run, optimizer: torch.optim.Optimizer, config: SyncConfig, name: str) -> Exchange:
+    if config.asynchronous:
+        return AsynchronousExchange(run, optimizer, servers=config.servers, staleness=config.staleness)
     return ParameterServerExchange(run, optimizer, servers=config.servers, reduction=_reduction(config))
 
 
@@ -117,6 +120,8 @@ def combination_faults(config: SyncConfig, *, precision: str) -> list[str]:
         found.append(f"local_sgd averages parameters: sync.operation {operation} has no meaning there")
     elif strategy != "allreduce" and operation == "adasum":
         found.append(f"adasum is Horovod's, for sync.strategy allreduce, not for {strategy}")
+    if config.asynchronous and strategy == "parameter_server" and operation != "average":
+        found.append(f"an asynchronous server takes one gradient at a time: sync.operation {operation} has no meaning")
     if operation == "adasum" and compression != "none":
         found.append(f"adasum weighs gradients by their angles, which sync.compression {compression} would change")
     if precision == "fp16" and strategy in ("local_sgd", "parameter_server"):
