@@ -8,6 +8,7 @@ facts.with_horovod_ms / facts.alone_ms          # what Horovod costs a computati
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -27,6 +28,8 @@ from hvdtrain.launch.selection import select
 from hvdtrain.launch.spec import Invocation, LaunchSpec
 
 RANK = Path(__file__).with_name("trial_rank.py")
+LOG = logging.getLogger("hvdtrain.doctor")
+GRACE_S = 5.0
 LIMIT_S = 180.0  # the first import of torch from a cold network disk takes most of it
 NOISE = ("---", "prterun", "mpirun", "srun: ", "Primary job", "a non-zero exit code")
 
@@ -71,11 +74,22 @@ def _run(invocation: Invocation, env: Mapping[str, str], limit_s: float) -> tupl
         except subprocess.TimeoutExpired:
             fault = f"they had not ended after {limit_s:.0f} s"
         finally:
-            kill_group(process.pid)
-            process.wait()
+            _end(process)
         output.seek(0)
         errors.seek(0)
         return output.read(), f"{fault}: {last_words(errors.read())}" if fault else ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the launcher to end its ranks, which are in groups of their own, then end its own group."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            LOG.warning("the launcher did not end in %.0f s and is killed", GRACE_S)
+    kill_group(process.pid)
+    process.wait()
 
 
 def last_words(text: str) -> str:
