@@ -6,6 +6,8 @@ way taking turns; `--full` is every kind in every phase at both sizes.
 
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 from faulty_job import MPIRUN, run_faulty
@@ -97,6 +99,15 @@ def test_a_step_without_finite_numbers_is_left_out_when_asked(tmp_path):
     assert "step 2 is left out" in job.stderr
     losses = {record["step"]: record["loss"] for record in job.records() if record["split"] == "train"}
     assert all(loss == loss for step, loss in losses.items() if step != 3)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_batch_fewer_is_no_fault(size, tmp_path):
+    mark = tmp_path / "steps"
+    program = [sys.executable, str(Path(__file__).with_name("unequal_loop.py")), str(tmp_path / "run"), str(mark)]
+    job = run_faulty([*MPIRUN, "-np", str(size)], run_dir=tmp_path / "run", program=program)
+    assert (job.status, job.failure, job.orphans) == (0, None, []), job.stderr
+    assert mark.read_text() == repr([[5, 5]] * (size - 1) + [[4, 5]])
 
 
 def test_workers_of_a_killed_rank_are_gone_too(tmp_path):
