@@ -37,9 +37,9 @@ def deal(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[str, int]:
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors' elements in one row of fp32 (of fp64 when one of them is): (numel,)."""
+    """The elements in one row in host memory, fp32 (fp64 when one tensor is): (numel,)."""
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-    return torch.cat([tensor.detach().reshape(-1).to(dtype) for tensor in tensors]) if tensors else torch.zeros(0)
+    return torch.cat([tensor.detach().reshape(-1).to("cpu", dtype) for tensor in tensors]) if tensors else torch.zeros(0)
 
 
 @torch.no_grad()
