@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 import hvdtrain
@@ -44,7 +45,9 @@ def _slowest(run: Run, way: Callable[[], None]) -> float:
     MPI.COMM_WORLD.Barrier()
     began = time.perf_counter()
     way()
-    return float(MPI.COMM_WORLD.allreduce(time.perf_counter() - began, MPI.MAX))
+    longest = np.empty(1)
+    MPI.COMM_WORLD.Allreduce(np.array([time.perf_counter() - began]), longest, MPI.MAX)
+    return float(longest[0])
 
 
 def _mpi(nbytes: int) -> Callable[[], None]:

@@ -83,7 +83,7 @@ class Sentinel:
         return _to_host(sums) | {"optimizer's settings": zlib.crc32(settings.encode())}
 
     def judge(self, table: SignalTable, step: int) -> bool:
-        """Collective: whether replicas were repaired, so that the step is to be made again. Communicates where they differ.
+        """Collective: whether replicas were repaired, so that the step is to be made again; silent while they agree.
 
         Raises:
             ReplicaMismatch: they differ, and the policy is `fail`; on every rank.

@@ -13,6 +13,7 @@ Source: Li et al., Scaling Distributed Machine Learning with the Parameter Serve
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from hvdtrain.statetree import flatten, raw_bytes, unflatten
+from hvdtrain.statetree import DTYPES, flatten, leaves, raw_bytes, unflatten
 
 
 def deal(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[str, int]:
@@ -39,7 +40,8 @@ def deal(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[str, int]:
 def pack(tensors: Sequence[Tensor]) -> Tensor:
     """The elements in one row in host memory, fp32 (fp64 when one tensor is): (numel,)."""
     dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
-    return torch.cat([tensor.detach().reshape(-1).to("cpu", dtype) for tensor in tensors]) if tensors else torch.zeros(0)
+    rows = [tensor.detach().reshape(-1).to("cpu", dtype) for tensor in tensors]
+    return torch.cat(rows) if rows else torch.zeros(0)
 
 
 @torch.no_grad()
@@ -85,12 +87,14 @@ class Shards:
 
         Args:
             optimizer: to fill.
-            source: where this rank's own part is, when that is another one with the same groups.
+            source: where this rank's own part is, when that is another one with the same groups; it is copied, since
+                a server may go on with it while root still saves.
         """
         twins = twins_of(optimizer, source or optimizer)
         for server in self.servers:
             names = self.of(server)
             mine = {n: dict((source or optimizer).state.get(twins[p], {})) for n, p in names.items()}
+            mine = copy.deepcopy(mine) if source is not None else mine
             for name, state in self._broadcast(mine, server).items():
                 optimizer.state[names[name]] = state
 
@@ -99,8 +103,6 @@ class Shards:
         is_root = self._communicator.rank == root
         flat = flatten(tree) if is_root else None
         skeleton = json.loads(self._broadcast_bytes(json.dumps(flat.skeleton).encode() if flat else b"", root))
-        from hvdtrain.statetree import DTYPES, leaves
-
         tensors = flat.tensors if flat else {n: torch.empty(s, dtype=DTYPES[d]) for n, d, s in leaves(skeleton)}
         for tensor in tensors.values():
             row = raw_bytes(tensor)

@@ -16,6 +16,7 @@ import os
 import time
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,9 +50,9 @@ class Hosts:
         from mpi4py import MPI
 
         self.local = world.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
-        self.lanes = int(world.allreduce(self.local.size, MPI.MIN))
-        self.hosts = int(world.allreduce(int(self.local.rank == 0), MPI.SUM))
-        leader = self.local.bcast(world.rank)
+        self.lanes = _agreed(world, self.local.size, MPI.MIN)
+        self.hosts = _agreed(world, int(self.local.rank == 0), MPI.SUM)
+        leader = _agreed(self.local, world.rank, MPI.MIN)
         lane = self.local.rank if self.local.rank < self.lanes else MPI.UNDEFINED
         cross = world.Split(lane, key=leader)
         self.cross = None if cross == MPI.COMM_NULL else cross
@@ -61,6 +62,13 @@ class Hosts:
         for communicator in (self.local, self.cross):
             if communicator is not None:
                 communicator.Free()
+
+
+def _agreed(communicator: Any, value: int, operation: Any) -> int:
+    """Collective: a whole number made of all ranks'."""
+    result = np.empty(1, dtype=np.int64)
+    communicator.Allreduce(np.array([value], dtype=np.int64), result, operation)
+    return int(result[0])
 
 
 class Window:
