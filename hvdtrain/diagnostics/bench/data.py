@@ -76,9 +76,15 @@ def report_of(samples: Samples, circumstances: Circumstances) -> Report:
 
 
 def _finding(case: Case) -> Finding:
-    figure = case.estimate("hvdtrain")
+    text, limit = f"{case.name}: ms to the first batch", limit_of(case)
+    if case.unit == "percent":
+        text = f"{case.name}: percent of the time in which steps wait"
+    return Finding(text=text, figure=case.estimate("hvdtrain"), at_most=limit, relative=False, needs_quiet=True)
+
+
+def limit_of(case: Case) -> float | None:
+    """What the figure of a case is to be at most; None where decoding takes more than half a step."""
     if case.unit == "ms":
-        return Finding(text=f"{case.name}: ms to the first batch", figure=figure, at_most=MOST_SEEK_MS, relative=False)
-    limit = MOST_STALL_PERCENT if float(case.name.removeprefix("stall_")) <= JUDGED_PART else None
-    text = f"{case.name}: percent of the time in which steps wait"
-    return Finding(text=text, figure=figure, at_most=limit, relative=False)
+        return MOST_SEEK_MS
+    part = float(case.name.removeprefix("stall_"))
+    return MOST_STALL_PERCENT if part <= JUDGED_PART else None

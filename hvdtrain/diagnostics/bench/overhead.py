@@ -69,6 +69,7 @@ def _findings(case: Case) -> list[Finding]:
             figure=differences(of["hvdtrain"], of["horovod_loop"]),
             at_most=MOST_US,
             relative=False,
+            needs_quiet=case.name == "step",
         ),
         Finding(
             text=f"{case.name}: microseconds of the sentinel at its default interval",

@@ -63,6 +63,7 @@ class Finding:
         at_most: the limit from above, or None.
         at_least: the limit from below, or None; without either, the figure is only shown.
         relative: see `hvdtrain.diagnostics.bench.statistics.judge`.
+        needs_quiet: a time that other work on the machine lengthens, so that a busy machine cannot refute its limit.
     """
 
     text: str
@@ -70,19 +71,20 @@ class Finding:
     at_most: float | None = None
     at_least: float | None = None
     relative: bool = True
+    needs_quiet: bool = False
 
-    @property
-    def verdict(self) -> Verdict | None:
-        """Whether the limit is kept; None where there is none."""
+    def verdict(self, *, busy: bool) -> Verdict | None:
+        """Whether the limit is kept, on a machine that was busy or not; None where there is no limit."""
         if self.at_most is None and self.at_least is None:
             return None
-        return judge(self.figure, at_most=self.at_most, at_least=self.at_least, relative=self.relative)
+        verdict = judge(self.figure, at_most=self.at_most, at_least=self.at_least, relative=self.relative)
+        return "undecided" if busy and self.needs_quiet and verdict == "refuted" else verdict
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, *, busy: bool) -> dict[str, Any]:
         """Text, figure, limit and verdict."""
         limits = {"at_most": self.at_most, "at_least": self.at_least}
         given = {name: limit for name, limit in limits.items() if limit is not None}
-        return {"text": self.text, **_figure(self.figure, ""), **given, "verdict": self.verdict}
+        return {"text": self.text, **_figure(self.figure, ""), **given, "verdict": self.verdict(busy=busy)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ class Report:
         return {
             "question": self.question,
             **shown,
-            "findings": [finding.as_json() for finding in self.findings],
+            "findings": [finding.as_json(busy=self.circumstances.busy) for finding in self.findings],
             "circumstances": self.circumstances.as_json(),
             "notes": list(self.notes),
             "samples": {case.name: {side: list(of) for side, of in case.samples.items()} for case in self.cases},

@@ -15,7 +15,7 @@ UNITS = {"bytes_per_s": (1e-6, "MB/s"), "percent": (1.0, "%")}
 
 def table(report: Report) -> str:
     """The whole report, for a terminal."""
-    parts = [_cases(report), _speedups(report), _findings(report.findings), _circumstances(report)]
+    parts = [_cases(report), _speedups(report), _findings(report), _circumstances(report)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -66,16 +66,16 @@ def _speedups(report: Report) -> str:
     return _aligned(rows)
 
 
-def _findings(findings: Sequence[Finding]) -> str:
-    return "\n".join(map(_finding, findings))
+def _findings(report: Report) -> str:
+    return "\n".join(_finding(finding, busy=report.circumstances.busy) for finding in report.findings)
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, *, busy: bool) -> str:
     limit = "" if finding.at_most is None else f", at most {number(finding.at_most)}"
     limit += "" if finding.at_least is None else f", at least {number(finding.at_least)}"
     figure = f"{number(finding.figure.median)} ({spread(finding.figure)})"
-    verdict = finding.verdict.upper() if finding.verdict else "shown"
-    return f"{verdict:<9}  {finding.text}: {figure}{limit}"
+    verdict = finding.verdict(busy=busy)
+    return f"{verdict.upper() if verdict else 'shown':<9}  {finding.text}: {figure}{limit}"
 
 
 def _circumstances(report: Report) -> str:

@@ -7,7 +7,7 @@ import pytest
 from bench_samples import QUIET, around
 
 from hvdtrain.diagnostics.bench import allreduce, checkpoint, data, init, launch, overhead, scaling, step
-from hvdtrain.diagnostics.bench.report import Case, differences, speedups
+from hvdtrain.diagnostics.bench.report import Case, Finding, differences, speedups
 from hvdtrain.diagnostics.bench.table import number, table
 
 
@@ -84,7 +84,7 @@ def test_step_prints_the_form_that_scripts_read():
 
 
 def test_step_judges_every_rival_on_every_model_and_both_means():
-    verdicts = {finding.text: finding.verdict for finding in step_report().findings}
+    verdicts = {finding.text: finding.verdict(busy=False) for finding in step_report().findings}
     assert verdicts == {
         "mlp: hvdtrain over horovod_plain": "held",
         "mlp: hvdtrain over ddp_gloo": "held",
@@ -102,11 +102,20 @@ def test_a_busy_machine_is_named_in_the_table():
     assert "NOT A QUIET MACHINE" in table(step_report(replace(QUIET, load_before=5.0)))
 
 
+def test_a_busy_machine_refutes_no_time_but_can_hold_one():
+    figures = {"at_most": 200.0, "relative": False, "needs_quiet": True}
+    long = Finding(text="", figure=Case("", "ms", {"a": around(240)}).estimate("a"), **figures)
+    short = Finding(text="", figure=Case("", "ms", {"a": around(150)}).estimate("a"), **figures)
+    assert [long.verdict(busy=busy) for busy in (False, True)] == ["refuted", "undecided"]
+    assert [short.verdict(busy=busy) for busy in (False, True)] == ["held", "held"]
+    assert long.as_json(busy=True)["verdict"] == "undecided"
+
+
 def test_too_few_starts_are_no_interval_and_no_conclusion():
     two = {side: [1.0, 2.0] for side in ("horovod_loop", "hvdtrain", "hvdtrain_sentinel")}
     report = overhead.report_of({"step": two, "step_cpu": two}, QUIET)
     assert report.as_json()["cases"]["step"]["hvdtrain"] == {"median_us": 1.5, "ci95_us": None}
-    assert {finding.verdict for finding in report.findings} == {"undecided", None}
+    assert {finding.verdict(busy=False) for finding in report.findings} == {"undecided", None}
     assert "none of 2" in table(report)
 
 
