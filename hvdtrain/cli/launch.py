@@ -26,7 +26,7 @@ from hvdtrain.launch.spec import Host, Invocation, LaunchSpec
 from hvdtrain.launch.transcript import transcript
 
 if TYPE_CHECKING:
-    from hvdtrain.launch.supervisor import Policy
+    from hvdtrain.launch.aftermath import Policy
 
 LOST_AFTER_S = 30.0
 LEAST_LOST_S = 3.0  # beats come once a second at most
@@ -128,7 +128,7 @@ def policy_of(arguments: argparse.Namespace) -> Policy:
     Raises:
         LaunchError: they contradict themselves.
     """
-    from hvdtrain.launch.supervisor import Policy
+    from hvdtrain.launch.aftermath import Policy
 
     lost_after_s = LOST_AFTER_S if arguments.lost_after is None else arguments.lost_after
     asked = {

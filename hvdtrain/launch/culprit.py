@@ -26,7 +26,7 @@ PATTERNS = (
     r"lost (?:communication|connection|contact).*?\bnode (?P<host>\S+)",
     r"Remote host:\s+(?P<host>\S+)",
     # SLURM
-    r"srun: error: (?P<host>\S+?): tasks? (?P<rank>\d+)\S*: (?P<what>.+)$",
+    r"srun: error: (?P<host>\S+?): tasks? (?P<rank>\d+)\S*: (?P<what>(?!Exited with exit code 75$).+)$",
     # Hydra
     r"=\s+PID \d+ RUNNING AT (?P<host>\S+)",
 )

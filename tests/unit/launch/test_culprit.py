@@ -15,7 +15,7 @@ SAID = {
     "   Process name: [prterun-head-6929@1,3]": "rank 3 failed",
     "  Process name: [[51234,1],2]": "rank 2 failed",
     "srun: error: node2: task 1: Killed": "rank 1 on node2 Killed",
-    "srun: error: node1: tasks 0-1: Exited with exit code 75": "rank 0 on node1 Exited with exit code 75",
+    "srun: error: node1: tasks 0-1: Exited with exit code 3": "rank 0 on node1 Exited with exit code 3",
     "=   PID 4711 RUNNING AT gpu03": "a process on gpu03 failed",
     "  Peer host:  gpu05": "a process on gpu05 failed",
     "  Remote host:   gpu04": "a process on gpu04 failed",
@@ -34,4 +34,5 @@ def test_each_launcher(line):
 def test_nobody():
     culprits = Culprits()
     culprits.hear("[1/4 gpu01] WARNING a node is slow")
+    culprits.hear("srun: error: node1: tasks 0-1: Exited with exit code 75")  # stopped, with a checkpoint
     assert culprits.first is None
