@@ -1,6 +1,6 @@
 """Runs a job again until it is done: starts it, watches its hosts, ends what it left, and asks what comes after.
 
-The first failure is what is printed last, and nothing of the job runs on any host that can be reached when this returns.
+The first failure is what is printed last, and when this returns nothing of the job runs on any host that it reaches.
 
     policy = Policy(max_restarts=3, min_np=2, lost_after_s=30)
     status = supervise(spec, policy, build=choice.build, env=os.environ, watched=True)

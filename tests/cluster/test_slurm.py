@@ -82,11 +82,12 @@ def attempts(tmp_path):
     return re.findall(r"attempt (\d+) of job", (tmp_path / "job.log").read_text())
 
 
+@pytest.mark.timeout(600)
 def test_stopped_before_the_limit_it_resumes_by_itself(cluster, submit, tmp_path, uninterrupted):
-    """A limit of one minute and a signal 35 s before it: no attempt has the time for all steps."""
-    options = ["-N", "2", "--time", "1", "--lead", "35", "--requeue", "--max-requeues", "9"]
-    job = submit(*options, command=training(tmp_path / "run"), HVDTRAIN_TEST_STEP_S="0.2")
-    state = wait_for(cluster, job, ended, limit_s=280)
+    """A limit of two minutes and a signal 80 s before it: no attempt has the time for all steps."""
+    options = ["-N", "2", "--time", "2", "--lead", "80", "--requeue", "--max-requeues", "9"]
+    job = submit(*options, command=training(tmp_path / "run"), HVDTRAIN_TEST_STEP_S="0.3")
+    state = wait_for(cluster, job, ended, limit_s=500)
     log = (tmp_path / "job.log").read_text()
     assert state["JobState"] == "COMPLETED", log
     assert len(attempts(tmp_path)) > 1, "it was never stopped"
