@@ -10,6 +10,7 @@ result as JSON to ``OUT/rank-N.json``.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shlex
@@ -24,7 +25,7 @@ from typing import Any
 
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.install.proof import environment as root_environment
-from hvdtrain.launch.process import kill_group
+from hvdtrain.launch.process import PR_SET_PDEATHSIG, kill_group
 
 TIMEOUT_S = 600.0
 ENDING_S = 10.0  # for a job that is told to end
@@ -123,7 +124,12 @@ def run(job: Job, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> li
 
 
 def execute(argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> tuple[int | None, str]:
-    """Run a command in a session of its own; its exit status, None where it was not done in time, and its output."""
+    """Run a command in a session of its own, which ends with this process.
+
+    Returns:
+        Its exit status, None where it was not done in time, and its output.
+    """
+    libc = ctypes.CDLL(None)
     process = subprocess.Popen(
         list(argv),
         env=dict(env),
@@ -133,6 +139,7 @@ def execute(argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float) ->
         text=True,
         errors="replace",
         start_new_session=True,
+        preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
     )
     try:
         output, _ = process.communicate(timeout=timeout_s)

@@ -1,6 +1,8 @@
 """How sides are started and chosen; nothing is launched here but Python."""
 
 import os
+import select
+import subprocess
 import sys
 
 import pytest
@@ -71,6 +73,29 @@ def test_a_command_that_does_not_end_is_ended_with_what_it_started():
         [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"], env=os.environ, timeout_s=1.0
     )
     assert (status, output) == (None, "begun\n")
+
+
+OUTER = """\
+import os, sys
+from hvdtrain.diagnostics.bench.jobs import execute
+execute([sys.executable, "-c", *sys.argv[1:]], env=os.environ, timeout_s=60)
+"""
+INNER = """\
+import os, sys, time
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def test_whoever_kills_the_benchmark_ends_what_it_has_started(tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    bench = subprocess.Popen([sys.executable, "-c", OUTER, INNER, str(tmp_path / "pid")])
+    started = os.pidfd_open(int((tmp_path / "pid").read_text()))
+    bench.kill()
+    bench.wait()
+    assert select.select([started], [], [], 20)[0], "it is still there"
+    os.close(started)
 
 
 def test_a_job_that_fails_says_what_it_said():
