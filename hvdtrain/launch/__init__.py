@@ -2,9 +2,11 @@
 
 Nothing here imports torch, MPI or Horovod, so every launching verb works on a login node.
 
-    spec = LaunchSpec(command=("hvdtrain", "run", "digits"), size=2, cores_per_host=8)      # hvdtrain.launch.spec
-    tool = find_tool("mpirun", env)                                                         # hvdtrain.launch.tool
-    invocation = mpirun.build(spec, tool, env)                                              # hvdtrain.launch.mpirun
-    print(transcript(invocation))                                                           # what --dry-run shows
-    status = execute(invocation, env)                                                       # hvdtrain.launch.execution
+    hosts = hostfile.parse("gpu01:2,gpu02:2", "-H")               # any dialect
+    spec = LaunchSpec(command=("hvdtrain", "run", "digits"), size=4, cores_per_host=8, hosts=hosts)
+    choice = select("auto", env)                                  # srun in a SLURM job, else mpirun; asks for its version
+    invocation = choice.build(spec, env)                          # one pure builder for each launcher
+    print(transcript(invocation))                                 # what --dry-run shows
+    ending = execute(invocation, env)                             # the one function that executes
+    status = supervise(spec, Policy(max_restarts=3), build=choice.build, env=env, watched=True)
 """

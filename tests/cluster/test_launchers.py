@@ -96,7 +96,7 @@ def debian_mpi():
 
 
 def test_open_mpi_4_of_debian(cluster, environment, debian_mpi):
-    env = {**environment, "PATH": debian_mpi, "HVDTRAIN_PYTHON": ""}
+    env = {**environment, "PATH": debian_mpi}
     program = ["/usr/bin/python3", HELLO, "0"]
     command = [
         shutil.which("hvdtrain", path=environment["PATH"]),
