@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import hvdtrain
 from hvdtrain.errors import NonFiniteLoss
 from hvdtrain.sync import prepare
 from hvdtrain.sync.exhaustion import together
@@ -57,6 +58,25 @@ def test_parameters_are_those_of_one_process_on_the_same_samples(run, name):
     assert [row[0] for row in rows] == list(counts)
     assert [row[1] for row in rows] == [max(counts)] * run.topology.size
     assert max(row[2] for row in rows) <= 1e-6, rows
+
+
+def test_a_wrapped_loader_gives_the_same_without_an_idle_loop(run):
+    counts = BATCHES["7, 5 and 0"][: run.topology.size]
+    model, optimizer = build()
+    sync = prepare(run, model, optimizer, name="wrapped")
+    mine = [batch_of(run.topology.rank, index) for index in range(counts[run.topology.rank])]
+    samples = 0
+    for batch in hvdtrain.wrap_dataloader(run, mine, samples_of=len):
+        loss = (model(batch.data) - 1).pow(2).mean() if batch.samples else torch.zeros(())
+        samples += batch.samples
+        sync.step(loss, batch)
+    sync.close()
+    expected = dict(alone(counts).named_parameters())
+    apart = max((p - expected[key]).detach().abs().max().item() for key, p in model.named_parameters())
+    rows = run.collectives.gather_json([samples, apart])
+    wanted = [sum(len(batch_of(rank, index)) for index in range(count)) for rank, count in enumerate(counts)]
+    assert [row[0] for row in rows] == wanted
+    assert max(row[1] for row in rows) <= 1e-6
 
 
 def test_a_stop_asked_by_a_rank_without_batches_is_agreed(run):
