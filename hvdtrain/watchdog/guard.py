@@ -173,8 +173,10 @@ class Watchdog:
         self._leave()
 
     def _see_failure(self) -> None:
-        failure = self._failures.known()
-        if failure is not None:
+        """Another rank has failed; looked for only while this one stands still, to leave shared file systems alone."""
+        if self._clock() - self._phases.look().moved < self._poll_s:
+            return
+        if self._failures.known() is not None:
             deadline = self._clock() + _OTHERS_S
             while self._clock() < deadline and not self._closing:
                 time.sleep(0.05)
