@@ -1,4 +1,4 @@
-"""What cannot be trained on several ranks, refused before anything is exchanged, with the reason.
+"""What cannot be trained on several ranks, refused before anything is exchanged; and updates that cannot be made.
 
 refuse_optimizer(optimizer)                            # UsageError for LBFGS
 refuse_sparse_clipping(["embedding.weight"], clipping)
@@ -7,11 +7,11 @@ refuse_sparse_clipping(["embedding.weight"], clipping)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
-from hvdtrain.errors import UsageError
+from hvdtrain.errors import NonFiniteLoss, UsageError
 from hvdtrain.sync.clipping import Clipping
 
 
@@ -43,3 +43,21 @@ def refuse_sparse_clipping(sparse: Iterable[str], clipping: Clipping) -> None:
             found=f"{names} would stay sparse, and torch limits dense gradients only",
             remedy="--sync.sparse dense",
         )
+
+
+def nonfinite_loss(update: int, ranks: Sequence[int], *, agreed: bool) -> NonFiniteLoss:
+    """The error of an update that cannot be made.
+
+    Args:
+        update: its number.
+        ranks: whose loss is infinite or not a number; none where only the averaged gradient is.
+        agreed: all ranks raise it together.
+    """
+    where = f"the loss of ranks {list(ranks)}" if ranks else "the averaged gradient"
+    error = NonFiniteLoss(
+        f"make update {update}",
+        found=f"{where} is infinite or not a number",
+        remedy="a smaller learning rate or optimizer.clip_norm; or leave such steps out with nonfinite=skip",
+        agreed=agreed,
+    )
+    return error.at(ranks[0] if ranks else None, "forward" if ranks else "backward")

@@ -70,3 +70,21 @@ def compare_replicas(
         remedy="build the same model on every rank, and change it nowhere but in the optimizer's step",
         agreed=True,
     )
+
+
+def compare_names(names: list[str], collectives: Collectives) -> None:
+    """Collective: prove that every rank trains the same parameters, in the same order.
+
+    Raises:
+        ReplicaMismatch: naming a rank and parameters, on every rank.
+    """
+    rows: list[list[str]] = collectives.gather_json(names, "hvdtrain.watch")
+    for rank, row in enumerate(rows):
+        if row != rows[0]:
+            odd = sorted(set(row) ^ set(rows[0])) or row
+            raise ReplicaMismatch(
+                "train the same parameters on every rank",
+                found=f"rank {rank} and rank 0 do not agree on {', '.join(odd[:3])}",
+                remedy="freeze, unfreeze and add parameters at the same step on every rank, in the same order",
+                agreed=True,
+            )

@@ -23,14 +23,13 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hvdtrain.collectives import Collectives
-from hvdtrain.errors import NonFiniteLoss, ReplicaMismatch
 from hvdtrain.phases import PHASES, Phases
 from hvdtrain.sync.clipping import Clipping, all_finite, scale_gradients
 from hvdtrain.sync.contract import Exchange, GlobalBatch, StepResult, trainable
 from hvdtrain.sync.normalization import attend, equalize_statistics
 from hvdtrain.sync.precision import Precision
-from hvdtrain.sync.refusals import refuse_optimizer, refuse_sparse_clipping
-from hvdtrain.sync.replicas import broadcast_parameters, broadcast_replica, compare_replicas
+from hvdtrain.sync.refusals import nonfinite_loss, refuse_optimizer, refuse_sparse_clipping
+from hvdtrain.sync.replicas import broadcast_parameters, broadcast_replica, compare_names, compare_replicas
 from hvdtrain.sync.sentinel import Sentinel
 from hvdtrain.sync.signal import FIELDS, SignalLayout, SignalTable
 from hvdtrain.sync.sparse import densify, exchange_sparse, sparse_parameters
@@ -116,7 +115,7 @@ class SynchronousStep:
         """Collective: exchange the parameters that are trainable now; those that were added take root's values."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         parameters = trainable(names, self.optimizer.param_groups)
-        self._compare_names(list(parameters))
+        compare_names(list(parameters), self._collectives)
         added = {name: parameter for name, parameter in parameters.items() if id(parameter) not in self._known}
         broadcast_parameters(added, self._collectives)
         self._known.update(map(id, parameters.values()))
@@ -130,18 +129,6 @@ class SynchronousStep:
             size=self._collectives.topology.size, metrics=self.metrics, parameters=len(self._watched)
         )
         self._exchange.watch(dense, self._layout.numel)
-
-    def _compare_names(self, names: list[str]) -> None:
-        rows: list[list[str]] = self._collectives.gather_json(names, "hvdtrain.watch")
-        for rank, row in enumerate(rows):
-            if row != rows[0]:
-                odd = sorted(set(row) ^ set(rows[0])) or row
-                raise ReplicaMismatch(
-                    "train the same parameters on every rank",
-                    found=f"rank {rank} and rank 0 do not agree on {', '.join(odd[:3])}",
-                    remedy="freeze, unfreeze and add parameters at the same step on every rank, in the same order",
-                    agreed=True,
-                )
 
     def _watch_what_changed(self) -> None:
         """Notice parameters that were frozen, unfrozen or added since the last step."""
@@ -297,13 +284,7 @@ class SynchronousStep:
         """
         if self._nonfinite == "skip" and self._exchange.lockstep:
             return Outcome(nonfinite=odd or tuple(range(self._collectives.topology.size)))
-        where = f"the loss of ranks {list(odd)}" if odd else "the averaged gradient"
-        raise NonFiniteLoss(
-            f"make update {self._steps}",
-            found=f"{where} is infinite or not a number",
-            remedy="a smaller learning rate or optimizer.clip_norm; or leave such steps out with nonfinite=skip",
-            agreed=self._exchange.lockstep,
-        ).at(odd[0] if odd else None, "forward" if odd else "backward")
+        raise nonfinite_loss(self._steps, odd, agreed=self._exchange.lockstep)
 
     def _result(self, table: SignalTable, samples: int, outcome: Outcome) -> StepResult:
         count = samples or float("nan")
