@@ -232,8 +232,9 @@ class AsynchronousExchange(Stateless):
             if sends:
                 row = pack([torch.zeros_like(p) if p.grad is None else p.grad for p in names.values()])
                 self._communicator.Send(row.numpy(), dest=server, tag=GRADIENT)
-        for server in self._ranks:
-            self._take_answer(server)
+        with self._run.phases.waiting():
+            for server in self._ranks:
+                self._take_answer(server)
 
     def _take_answer(self, server: int) -> None:
         while not self._communicator.Iprobe(source=server, tag=ANSWER):

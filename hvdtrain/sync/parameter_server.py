@@ -152,7 +152,8 @@ class ParameterServerExchange(Stateless):
     def step(self) -> None:
         """Collective: the owners' step, and their new parameters on every rank."""
         self._optimizer.step()
-        self.shards.publish()
+        with self._run.phases.waiting():
+            self.shards.publish()
 
     def settled(self) -> AbstractContextManager[None]:
         """Collective: parameters are equal already; bring the optimizer's state together, for root to save it."""

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from hvdtrain.errors import UsageError
 from hvdtrain.sync.contract import Reduction, Stateless
 from hvdtrain.sync.grouped import Group
 
@@ -70,8 +71,19 @@ class PowerSgdExchange(Stateless):
         self._errors: dict[str, Tensor] = {}  # (rows, columns) each, this rank's own
 
     def watch(self, parameters: Mapping[str, Parameter], signal_numel: int) -> None:
-        """From now on exchange these parameters' gradients; those that stay keep their factors and errors."""
+        """From now on exchange these parameters' gradients; those that stay keep their factors and errors.
+
+        Raises:
+            UsageError: none of them would become small enough for factors to be of use.
+        """
         chosen = {name: p for name, p in parameters.items() if is_compressed(p.shape, self._rank)}
+        if parameters and not chosen:
+            raise UsageError(
+                f"compress gradients by PowerSGD of rank {self._rank}",
+                found=f"no gradient of this model becomes {SMALLEST_GAIN} times as small, so it brings nothing",
+                remedy="--sync.compression none" + (", or --sync.powersgd_rank 1" if self._rank > 1 else ""),
+                agreed=True,
+            )
         self._plain = [p for name, p in parameters.items() if name not in chosen]
         self._factors = {name: self._factors[name] for name in chosen if name in self._factors}
         self._errors = {name: self._errors[name] for name in chosen if name in self._errors}

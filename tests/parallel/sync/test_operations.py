@@ -211,6 +211,12 @@ def test_powersgd_is_exact_for_matrices_of_its_rank(run):
     assert summed.tolist() == [run.topology.size] * 3
 
 
+def test_powersgd_is_refused_where_it_brings_nothing(run):
+    model = mlp()
+    with pytest.raises(UsageError, match="brings nothing"):
+        prepare(run, model, sgd(model.parameters()), config=SyncConfig(compression="powersgd", powersgd_rank=4))
+
+
 def test_powersgd_loses_nothing_for_good(run):
     """What was applied and what is still owed add up to what was given, over all ranks."""
     model = nn.ParameterList([torch.zeros(30, 20)])
