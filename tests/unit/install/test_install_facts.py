@@ -49,6 +49,17 @@ def test_an_mpi_on_the_path_wins_over_the_wheel(tmp_path):
     assert not mpi.is_wheel
 
 
+def test_an_mpicxx_without_headers_is_passed_over_unless_it_was_named(tmp_path):
+    """Debian's openmpi-bin without libopenmpi-dev."""
+    bare = program(tmp_path, "mpicxx")
+    found = find_mpi(
+        "auto", find_python(), str(tmp_path), lambda argv: OPEN_MPI_4 if "--showme:version" in argv else ""
+    )
+    assert found is None or found.is_wheel
+    with pytest.raises(InstallError, match=r"does not find mpi\.h"):
+        find_mpi(str(bare), find_python(), "", lambda argv: "")
+
+
 def test_the_environments_own_mpicxx_is_not_the_sites():
     own = os.path.join(sys.prefix, "bin")
     mpi = find_mpi("auto", find_python(), own, lambda argv: OPEN_MPI_4)
@@ -64,9 +75,9 @@ def test_wheel_means_the_wheel_whatever_is_on_the_path(tmp_path):
 def test_an_mpi_that_was_named_must_be_there(tmp_path):
     with pytest.raises(InstallError, match="/missing/mpicxx"):
         find_mpi("/missing/mpicxx", find_python(), "", run_quietly)
-    silent = program(tmp_path, "mpicxx")
+    unknown = program(tmp_path, "mpicxx")
     with pytest.raises(InstallError, match="Intel MPI") as caught:
-        find_mpi(str(silent), find_python(), "", run_quietly)
+        find_mpi(str(unknown), find_python(), "", lambda argv: "some other compiler")
     assert "--mpi wheel" in caught.value.remedy
 
 
