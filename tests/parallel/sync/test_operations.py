@@ -242,11 +242,11 @@ def test_powersgd_converges_where_the_gradient_is_full(run):
     config = SyncConfig(compression="powersgd", powersgd_rank=1)
     sync = prepare(run, model, torch.optim.SGD(model.parameters(), lr=1.0), config=config)
     x = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
-    for _ in range(300):
+    for _ in range(150):
         mine = share(run, x)
         sync.backward(F.mse_loss(model(mine), mine @ target.T), len(mine), global_samples=24)
         result = sync.update(global_samples=24)
-    assert result.loss < 1e-3
+    assert result.loss < 1e-2
     assert agree(run, model)
 
 
