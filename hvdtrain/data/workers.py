@@ -1,9 +1,11 @@
 """The worker processes of one loader: started through the fork server, ended at once, and never left behind.
 
-workers = Workers(num_workers=2, prefetch=2)
-source = DataLoader(dataset, **workers.options())
-batches = workers.start(source)            # an iterator; its processes are known from now on
-workers.end()                              # the end of the process does it, too
+They end with the loader, when nobody holds it any more, and at the latest with the process.
+
+    workers = Workers(num_workers=2, prefetch=2)
+    source = DataLoader(dataset, **workers.options())
+    batches = workers.start(source)            # an iterator; its processes are known from now on
+    workers.end()
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Workers:
         self._prefetch = prefetch
         self._processes: list[BaseProcess] = []
         if num_workers:
-            _end_at_exit(self)
+            _end_at_exit(self._processes)
+            weakref.finalize(self, _forget, self._processes).atexit = False  # then they are ended earlier: see there
 
     def options(self) -> dict[str, Any]:
         """What torch's DataLoader must be told."""
@@ -81,25 +84,34 @@ class Workers:
 
     def end(self) -> None:
         """Kill the processes: they hold nothing that could be lost, and may be busy for long."""
-        for process in self._processes:
-            process.kill()  # they are the fork server's children, so torch sees no SIGCHLD to complain about
-        for process in self._processes:
-            process.join()
-        self._processes.clear()
+        _end(self._processes)
+
+
+def _end(processes: list[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()  # they are the fork server's children, so torch sees no SIGCHLD to complain about
+    for process in processes:
+        process.join()
+    processes.clear()
 
 
 _STARTING = threading.Lock()  # two threads must not take each other's processes for their own
-_OPEN: weakref.WeakSet[Workers] = weakref.WeakSet()
+_OPEN: list[list[BaseProcess]] = []  # of all loaders, also of those that nobody holds any more
 
 
-def _end_at_exit(workers: Workers) -> None:
+def _end_at_exit(processes: list[BaseProcess]) -> None:
     """Have them ended before multiprocessing waits, at exit, for processes that leave SIGTERM to their rank."""
     if not _OPEN:
         atexit.unregister(_end_all)
         atexit.register(_end_all)
-    _OPEN.add(workers)
+    _OPEN.append(processes)
+
+
+def _forget(processes: list[BaseProcess]) -> None:
+    _end(processes)
+    _OPEN[:] = [others for others in _OPEN if others is not processes]
 
 
 def _end_all() -> None:
-    for workers in list(_OPEN):
-        workers.end()
+    for processes in _OPEN:
+        _end(processes)

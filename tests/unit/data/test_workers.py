@@ -1,5 +1,7 @@
 """Real worker processes: what they give, what they hold, and that none is left behind."""
 
+import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -83,6 +85,30 @@ def test_an_iteration_that_was_left_early_does_not_disturb_the_next():
     assert next(iter(train)).indices.tolist() == second.indices.tolist()
     assert list(chain.from_iterable(indices for indices, _ in everything(train, 1)))[:4] == second.indices.tolist()
     train.close()
+
+
+def test_workers_of_a_loader_that_was_left_early_and_forgotten_are_ended():
+    """Otherwise the rank would wait for them at its exit, for ever: they leave SIGTERM to it."""
+    train = loader(job(), Numbers(400), global_batch_size=4, num_workers=2)
+    batches = iter(train)
+    next(batches)
+    workers = set(multiprocessing.active_children())
+    assert len(workers) >= 2
+    del train, batches
+    gc.collect()
+    assert not workers & set(multiprocessing.active_children())
+
+
+def test_a_process_that_left_a_loader_early_comes_to_its_end():
+    program = (
+        "from positions import job; from test_workers import Numbers; from hvdtrain.data.loader import loader\n"
+        "def leave():\n"
+        "    for batch in loader(job(), Numbers(4000), global_batch_size=4, num_workers=2): break\n"
+        "leave(); print('left')\n"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
 
 
 def test_workers_outlive_the_thread_that_began_them():
