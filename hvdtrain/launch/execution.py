@@ -13,6 +13,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -151,8 +152,8 @@ def execute(
     Raises:
         LaunchError: the launcher cannot be executed.
     """
-    with signals_taken():
-        process = start(invocation.argv, invocation.environment(env))
+    with signals_taken(), session_folder(invocation.session_variable) as session:
+        process = start(invocation.argv, invocation.environment(env) | session)
         job = Job(process, grace or Grace(), say)
         signs: list[str] = []
 
@@ -174,6 +175,16 @@ def execute(
         say("hvdtrain: the launcher ended with 0 although it could not start the ranks: counted as a failure")
         status = EXIT_FAILED
     return Ending(status=status, stopped_by=job.asked_by, broken=broken)
+
+
+@contextmanager
+def session_folder(variable: str) -> Iterator[dict[str, str]]:
+    """A new folder under that name for the launcher's session; whatever it left there goes with it."""
+    if not variable:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="hvdtrain-session-", ignore_cleanup_errors=True) as folder:
+        yield {variable: folder}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from hvdtrain.errors import LaunchError
 from hvdtrain.launch import placement
 from hvdtrain.launch.environment import SESSION, passed_names
-from hvdtrain.launch.mpirun import job_variables, root_variables, ssh_option, with_variables
+from hvdtrain.launch.mpirun import job_variables, root_variables, session_variable, ssh_option, with_variables
 from hvdtrain.launch.spec import Invocation, LaunchSpec, Option, Variable
 from hvdtrain.launch.tool import Tool
 
@@ -43,6 +43,7 @@ def build(spec: LaunchSpec, tool: Tool, env: Mapping[str, str], mpi: Tool) -> In
         passed=passed,
         kept=tuple(name for name in passed if name in env) if spec.spans_hosts else None,
         notes=(f"launcher: {tool.text} over {mpi.text}", placement.thread_note(env), NOTE),
+        session_variable=session_variable(mpi) if mpi.flavour == "openmpi" else "",
     )
 
 

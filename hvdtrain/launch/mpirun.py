@@ -50,6 +50,7 @@ def build(spec: LaunchSpec, tool: Tool, env: Mapping[str, str]) -> Invocation:
         variables=variables,
         passed=passed,
         notes=(f"launcher: {tool.text}", placement.thread_note(env)),
+        session_variable=session_variable(tool),
     )
 
 
@@ -64,6 +65,15 @@ def root_variables(spec: LaunchSpec, tool: Tool) -> tuple[Variable, ...]:
     return tuple(
         Variable(n, "1", "Open MPI refuses to run as root unless it is told to") for n in names if spec.as_root
     )
+
+
+def session_variable(tool: Tool) -> str:
+    """What names Open MPI 5 the folder in which its mpirun keeps the files of a session.
+
+    By itself it takes `ompi.PID` under TMPDIR. One that was killed leaves them there, and the next mpirun that happens
+    to get the same process number ends at once with status 213 ("the PMIx server's listener thread failed to start").
+    """
+    return "PRTE_MCA_prte_local_tmpdir_base" if tool.version[0] >= 5 else ""
 
 
 def job_variables(spec: LaunchSpec) -> Iterator[Variable]:

@@ -160,6 +160,7 @@ class Invocation:
         kept: names that the launcher itself may have, where it would pass on all that it has; None keeps everything.
         notes: what was assumed or decided and is to be read in no option.
         false_success: what the launcher says on stderr where it started nothing and yet ends with 0.
+        session_variable: names to the launcher a folder for its session, which every start gets new; empty: none.
     """
 
     program: str
@@ -170,6 +171,7 @@ class Invocation:
     kept: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     false_success: tuple[str, ...] = ()
+    session_variable: str = ""
 
     @property
     def argv(self) -> tuple[str, ...]:

@@ -158,8 +158,8 @@ class Cluster:
 
     def processes_of(self, host, text):
         """The command lines on `host` that hold `text`, read from the outside, so the host need not answer."""
-        found = self.run(host, ["ps", "-eo", "pid=,stat=,args="]).stdout.splitlines()
-        return [line for line in found if text in line and " Z" not in line[:14] and " ps -eo" not in line]
+        found = self.run(host, ["ps", "-eww", "-o", "pid=,stat=,args="]).stdout.splitlines()
+        return [line for line in found if text in line and " Z" not in line[:14] and " ps -eww" not in line]
 
     def cut(self, host):
         """Take the host's links down: it lives on, and nobody reaches it."""

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "local-cluster"
 def test_each_host_has_its_own_name_network_and_processes(cluster):
     for name in cluster.nodes:
         assert cluster.run("head", ["ssh", name, "hostname"]).stdout == f"{name}\n"
-        processes = cluster.run(name, ["ps", "-e", "-o", "args="]).stdout
+        processes = cluster.run(name, ["ps", "-eww", "-o", "args="]).stdout
         assert "host_init.py " + name in processes
         assert "slurmctld" not in processes
     assert cluster.run("node1", ["ls", "/dev/shm"]).stdout == ""
@@ -37,7 +37,7 @@ def test_a_host_that_is_cut_off_is_not_reached(own_cluster):
     assert own_cluster.run("head", ping).returncode == 0
     own_cluster.cut("node2")
     assert own_cluster.run("head", ping).returncode == 255
-    assert "host_init.py node2" in own_cluster.run("node2", ["ps", "-e", "-o", "args="]).stdout
+    assert "host_init.py node2" in own_cluster.run("node2", ["ps", "-eww", "-o", "args="]).stdout
     own_cluster.mend("node2")
     own_cluster.wait(ping)
 

@@ -43,6 +43,18 @@ def test_a_program_that_is_not_there_is_refused():
         execute(Invocation(program="/nowhere/mpirun", options=(), command=()), os.environ)
 
 
+def test_each_start_has_a_folder_of_its_own_for_the_launchers_session(tmp_path):
+    code = "import os, pathlib; folder = pathlib.Path(os.environ['SESSION']); (folder / 'left').touch();"
+    code += f"file = open({str(tmp_path / 'folders')!r}, 'a'); print(folder, *os.listdir(folder), file=file)"
+    for _ in range(2):
+        assert execute(replace(invocation(code), session_variable="SESSION"), os.environ).status == 0
+    (one, *left), (other, *left_too) = map(str.split, (tmp_path / "folders").read_text().splitlines())
+    assert (left, left_too) == (["left"], ["left"])
+    assert one != other
+    assert not os.path.exists(one)
+    assert not os.path.exists(other)
+
+
 def test_what_the_launcher_left_in_its_group_is_killed():
     code = "import subprocess; print(subprocess.Popen(['sleep', '300'], stdout=subprocess.DEVNULL).pid, flush=True)"
     script = f"import os; from hvdtrain.launch.execution import execute; from {__name__} import invocation;"
