@@ -9,6 +9,7 @@ for SLURM also `slurm-wlm munge`.
     with Cluster.up(Path("/tmp/c"), slurm=True) as cluster:
         cluster.run("head", ["ssh", "node1", "hostname"]).stdout            # "node1\\n"
         cluster.run("head", ["srun", "-N", "2", "hostname"])
+        cluster.shape("100mbit")                                            # every link, in both directions
         cluster.cut("node2")                                                # the link goes down
 """
 
@@ -35,7 +36,7 @@ def missing(slurm):
     """What keeps this machine from having hosts of its own, or an empty string."""
     if os.geteuid() != 0:
         return "hosts of one's own need root"
-    tools = ["ip", "unshare", "nsenter", "sshd", "ssh-keygen"] + ["slurmctld", "slurmd", "munged", "srun"] * slurm
+    tools = ["ip", "tc", "unshare", "nsenter", "sshd", "ssh-keygen"] + ["slurmctld", "slurmd", "munged", "srun"] * slurm
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     absent = [tool for tool in tools if shutil.which(tool, path=path) is None]
     if absent:
@@ -110,7 +111,7 @@ class Cluster:
         self._ip("link", "set", "lo", "up")
         for number, name in enumerate(self.nodes, start=1):
             self._ip("link", "set", "lo", "up", host=name)
-            for bridge, inner, network in (("br0", "eth0", "10.77.0"), ("br1", f"data{number}", "10.78.0")):
+            for (bridge, inner), network in zip(links_of(number), ("10.77.0", "10.78.0"), strict=True):
                 outer = f"{bridge}-{name}"
                 pair = ["link", "add", outer, "type", "veth", "peer", "name", inner, "netns", str(self.pids[name])]
                 self._ip(*pair)
@@ -119,7 +120,12 @@ class Cluster:
                 self._ip("link", "set", inner, "up", host=name)
 
     def _ip(self, *words, host=HEAD):
-        subprocess.run(["nsenter", "-t", str(self.pids[host]), "-n", "ip", *words], check=True)
+        self._configure("ip", *words, host=host)
+
+    def _configure(self, *words, host):
+        """Run a tool of iproute2 in the host's network; this machine's own is another."""
+        env = {**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"}
+        subprocess.run(["nsenter", "-t", str(self.pids[host]), "-n", *words], check=True, env=env)
 
     def _wait_until_usable(self, slurm):
         for name in self.nodes:
@@ -171,6 +177,26 @@ class Cluster:
         for bridge in ("br0", "br1"):
             self._ip("link", "set", f"{bridge}-{host}", "up")
 
+    def shape(self, rate):
+        """Give each link of every host this rate ("100mbit", in the words of tc), each way; None takes it off again.
+
+        What a host sends waits in its own end of a link, what it receives in the bridge's, so that hosts that all send
+        to one share its rate, as at a switch. A link that was idle gives one millisecond of it at once, no more: small
+        messages take their time too. Bytes are counted as on a wire, headers and all.
+
+        Raises:
+            ValueError: the rate is none that tc understands, or has no unit.
+        """
+        words = ["tbf", "rate", rate, "burst", str(burst_bytes(rate)), "latency", "100ms"] if rate else []
+        for number, name in enumerate(self.nodes, start=1):
+            for bridge, inner in links_of(number):
+                for host, end in ((name, inner), (HEAD, f"{bridge}-{name}")):
+                    self._queue(host, end, words)
+
+    def _queue(self, host, interface, words):
+        """Let the interface send through that queue of tc's; through none, with no words."""
+        self._configure("tc", "qdisc", "replace", "dev", interface, "root", *(words or ["noqueue"]), host=host)
+
     def kill_everything_on(self, host):
         """SIGKILL to every process of the host but its first: ranks, daemons of the launcher, sshd, all at once."""
         self.run(host, ["python3", "-c", "import os; os.kill(-1, 9)"])
@@ -190,6 +216,24 @@ class Cluster:
             process.stdout.close()
         for pid in self.pids.values():
             kill_if_there(pid)
+
+
+def links_of(number):
+    """The two links of the host with that number: the bridge at one end, its own interface at the other."""
+    return ("br0", "eth0"), ("br1", f"data{number}")
+
+
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+BURST_S = 1e-3  # long enough for timers that fire late on a busy machine
+LEAST_BURST_BYTES = 4000  # two frames and a bit
+
+
+def burst_bytes(rate):
+    """What a link that was idle may send at once."""
+    number, unit = rate[:-4], rate[-4:]
+    if unit not in UNITS or not number.replace(".", "", 1).isdigit() or not float(number):
+        raise ValueError(f"a rate is a number with {', '.join(UNITS)} behind it, such as 100mbit, not {rate!r}")
+    return max(LEAST_BURST_BYTES, int(float(number) * UNITS[unit] / 8 * BURST_S))
 
 
 def kill_if_there(pid):

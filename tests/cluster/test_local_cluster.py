@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from local_cluster import missing
+from local_cluster import burst_bytes, missing
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "local-cluster"
 
@@ -40,6 +40,54 @@ def test_a_host_that_is_cut_off_is_not_reached(own_cluster):
     assert "host_init.py node2" in own_cluster.run("node2", ["ps", "-eww", "-o", "args="]).stdout
     own_cluster.mend("node2")
     own_cluster.wait(ping)
+
+
+RECEIVE = """
+import socket, time
+with socket.create_server(("", 7700)) as server:
+    connection, _ = server.accept()
+start, received = time.monotonic(), 0
+while got := len(connection.recv(1 << 20)):
+    received += got
+print(received * 8 / (time.monotonic() - start))
+"""
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 7700)) as connection:
+    connection.sendall(bytes(int(sys.argv[2])))
+"""
+
+
+def bits_per_s(cluster, sender, receiver, address, size):
+    """The rate of one TCP stream, without headers, as its receiver sees it."""
+    with cluster.start(receiver, ["python3", "-c", RECEIVE]) as receiving:
+        cluster.wait(["sh", "-c", "ss -Hltn sport = 7700 | grep -q 7700"], host=receiver)
+        assert cluster.run(sender, ["python3", "-c", SEND, address, str(size)]).returncode == 0
+        out, err = receiving.communicate(timeout=30)
+    assert not err
+    return float(out)
+
+
+def test_links_have_the_rate_that_they_are_given(own_cluster):
+    first, second = "10.77.0.1", "10.78.0.2"
+    unshaped = bits_per_s(own_cluster, "node1", "node2", second, 40_000_000)
+    own_cluster.shape("100mbit")
+    forth = bits_per_s(own_cluster, "node1", "node2", second, 8_000_000)  # on one network
+    back = bits_per_s(own_cluster, "node2", "node1", first, 8_000_000)  # on the other
+    from_head = bits_per_s(own_cluster, "head", "node1", first, 8_000_000)
+    own_cluster.shape("20mbit")
+    slower = bits_per_s(own_cluster, "node1", "node2", second, 2_000_000)
+    own_cluster.shape(None)
+    again = bits_per_s(own_cluster, "node1", "node2", second, 40_000_000)
+    assert min(unshaped, again) > 200e6
+    assert [forth, back, from_head] == [pytest.approx(95e6, rel=0.15)] * 3  # of each 1514 bytes 1448 are data
+    assert slower == pytest.approx(19e6, rel=0.15)
+
+
+@pytest.mark.parametrize("rate", ["", "100", "mbit", "0mbit", "fast", "1;2mbit"])
+def test_a_rate_has_a_number_and_a_unit(rate):
+    with pytest.raises(ValueError, match="such as 100mbit"):
+        burst_bytes(rate)
 
 
 def alive(pid):
@@ -75,6 +123,12 @@ def test_the_script_for_people(tmp_path):
         assert script("ssh", "node2", "hostname")[:2] == (0, "node2\n")
         assert script("ssh", "head", "ssh", "node3", "hostname")[:2] == (0, "node3\n")
         assert "no host node9" in script("ssh", "node9")[2]
+        assert script("shape", "5mbit")[:2] == (0, "every link: 5mbit, each way\n")
+        assert "rate 5Mbit" in script("ssh", "node3", "tc", "qdisc", "show", "dev", "data3")[1]
+        assert "such as 100mbit" in script("shape", "5")[2]
+        assert script("shape", "off")[0] == 0
+        assert "tbf" not in script("ssh", "node3", "tc", "qdisc", "show", "dev", "data3")[1]
     finally:
         assert script("down")[1] == "down\n"
     assert script("down")[1] == "there was nothing up\n"
+    assert "no hosts" in script("shape", "5mbit")[2]
