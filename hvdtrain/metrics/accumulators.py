@@ -47,7 +47,8 @@ def means(values: Mapping[str, float], samples: float) -> Means:
 
 def merge(left: Mapping[str, Mean], right: Mapping[str, Mean]) -> Means:
     """The means over both, by name; a name that only one side has keeps its value."""
-    return {name: left.get(name, Mean()).merge(right.get(name, Mean())) for name in {**left, **right}}
+    nothing = Mean()
+    return {name: left.get(name, nothing).merge(right.get(name, nothing)) for name in {**left, **right}}
 
 
 def compute(accumulated: Mapping[str, Mean]) -> dict[str, float]:

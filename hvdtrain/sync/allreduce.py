@@ -2,19 +2,19 @@
 
 Horovod wraps an optimizer by building a new one of its class, which loses its state and its defaults, and exchanges
 just the parameters that it saw then. So what it wraps here is a `Carrier`: an optimizer that holds the trainable
-parameters and the signal, and whose step is the model's own optimizer's step. The model's optimizer stays itself.
+parameters and the signal. The model's optimizer stays itself, and makes the step.
 
     exchange = HorovodExchange(optimizer, name="model", bucket_bytes=8 * 2**20)
     exchange.watch(trainable_parameters, signal_numel=32)
     exchange.arm(last=True)
     loss.backward()                                # groups leave as they become ready
     summed = exchange.finish(signal, 16)               # every .grad is now the sum over ranks
-    exchange.step()                                # DistributedOptimizer.step -> the model's optimizer
+    exchange.step()                                # the model's optimizer
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,16 +28,10 @@ _NEVER = 2**62  # backward passes until a hook sends something
 
 
 class Carrier(torch.optim.Optimizer):
-    """An optimizer for Horovod to wrap: it holds what is exchanged, and steps another optimizer."""
-
-    inner: torch.optim.Optimizer
+    """An optimizer for Horovod to wrap: it holds what is exchanged, and has no step of its own."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, defaults={})
-
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of the optimizer inside."""
-        return self.inner.step() if closure is None else self.inner.step(closure)
 
 
 class Wire:
@@ -111,7 +105,6 @@ class HorovodExchange(Stateless):
         self._wrapped = hvd.DistributedOptimizer(
             carrier, named, op=hvd.Sum, groups=self._groups(), compression=Wire(self._signal, half=self._half)
         )
-        self._wrapped.inner = self._optimizer
         self._wrapped.set_backward_passes_per_step(_NEVER)  # until armed: another model's backward may come by
 
     def _groups(self) -> list[list[Parameter]] | None:
@@ -137,7 +130,12 @@ class HorovodExchange(Stateless):
 
     def finish(self, signal: Tensor, samples: int) -> Tensor:
         """Collective: complete the groups with zeros and the signal, and wait for all of them."""
-        waiting = [p for p in self._parameters.values() if not self._was_sent(p)]
+        if not self._wrapped._grad_accs:  # alone: Horovod puts no hooks, and sums of one rank are there already
+            for parameter in self._parameters.values():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            return signal
+        waiting = [p for p in self._parameters.values() if self._wrapped._allreduce_delay[p] != 0]
         self._wrapped.set_backward_passes_per_step(1)
         torch.autograd.backward([*waiting, self._signal], [*map(torch.zeros_like, waiting), signal])
         self._wrapped.synchronize()
@@ -152,12 +150,6 @@ class HorovodExchange(Stateless):
         self._let_go()
         self._wrapped, self._parameters = None, {}
 
-    def _was_sent(self, parameter: Parameter) -> bool:
-        if not self._wrapped._grad_accs:  # alone: Horovod puts no hooks, and sums of one rank are there already
-            return parameter.grad is not None
-        return bool(self._wrapped._allreduce_delay[parameter] == 0)
-
     def step(self) -> None:
-        """One step of Horovod's optimizer, without a second exchange."""
-        with self._wrapped.skip_synchronize():
-            self._wrapped.step()
+        """One step of the model's optimizer."""
+        self._optimizer.step()

@@ -1,21 +1,25 @@
-"""What is done to all gradients of a step at once: limits, a factor, and whether they are finite.
+"""What is done to all gradients of a step at once: their norm, a factor, limits, and whether they are finite.
 
-The limits are on the averaged gradient; the norm is that of one process on the joined batch, and so is the result.
+One pass reads the gradients: their 2-norm is finite where they are, and clips them. One more, where it is needed,
+multiplies by the average's factor and the limit's together. The limits are on the averaged gradient, as in one process
+on the joined batch.
 
-    if all_finite(gradients):
-        scale_gradients(gradients, 1 / samples)
-        norm = Clipping(norm=1.0).apply(parameters)
+    norm = total_norm(gradients)                           # of the sums over ranks
+    if all_finite(gradients, norm):
+        clipping = Clipping(norm=1.0)
+        scale_gradients(gradients, clipping.factor(norm / samples) / samples)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
-from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
+
+_TINY = 1e-6  # as in torch.nn.utils.clip_grads_with_norm_
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,27 +29,15 @@ class Clipping:
     norm: float | None = None
     value: float | None = None
 
-    def apply(
-        self, parameters: Sequence[Parameter], whole_norm: Callable[[float], float] | None = None
-    ) -> float | None:
-        """Clip the gradients in place.
+    def factor(self, norm: float) -> float:
+        """By what gradients with this 2-norm over all of them are to be multiplied."""
+        return 1.0 if self.norm is None else min(1.0, self.norm / (norm + _TINY))
 
-        Args:
-            parameters: whose gradients, where they have some.
-            whole_norm: collective; from the 2-norm of what this rank has to that of all. None: it has all.
-
-        Returns:
-            The 2-norm before clipping; None when it was not needed.
-        """
-        norm = None
-        if self.norm is not None:
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            norm = float(get_total_norm(gradients)) if gradients else 0.0
-            norm = norm if whole_norm is None else whole_norm(norm)
-            clip_grads_with_norm_(parameters, self.norm, torch.tensor(norm))
-        if self.value is not None:
-            clip_grad_value_(parameters, self.value)
-        return norm
+    def limit_values(self, gradients: Sequence[Tensor]) -> None:
+        """Limit each element in place."""
+        if self.value is not None and gradients:
+            torch._foreach_clamp_min_(list(gradients), -self.value)
+            torch._foreach_clamp_max_(list(gradients), self.value)
 
 
 def scale_gradients(gradients: Sequence[Tensor], factor: float) -> None:
@@ -60,11 +52,28 @@ def scale_gradients(gradients: Sequence[Tensor], factor: float) -> None:
             gradient.mul_(factor)
 
 
-def all_finite(gradients: Sequence[Tensor]) -> bool:
-    """Whether no element is infinite or not a number: the largest magnitudes, in one call, tell."""
+def total_norm(gradients: Sequence[Tensor]) -> float:
+    """The 2-norm of all elements together; infinite or not a number where one of them is, or where squares overflow."""
+    norms = _norms(gradients, 2.0)
+    if len(norms) == 1:
+        return float(norms[0].item())
+    return float(torch.linalg.vector_norm(torch.stack(norms)).item()) if norms else 0.0
+
+
+def all_finite(gradients: Sequence[Tensor], norm: float) -> bool:
+    """Whether no element is infinite or not a number.
+
+    Args:
+        gradients: dense or sparse.
+        norm: what `total_norm` says of them. The largest magnitudes, which take torch twenty times as long on a CPU,
+            are looked at only where it is not finite.
+    """
+    return math.isfinite(norm) or all(math.isfinite(largest.item()) for largest in _norms(gradients, math.inf))
+
+
+def _norms(gradients: Sequence[Tensor], order: float) -> list[Tensor]:
+    """One zero-dimensional fp32 tensor, or wider, for each gradient that has elements, on the first one's device."""
     values = [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients]
     values = [value for value in values if value.numel()]
-    if not values:
-        return True
-    largest = torch._foreach_norm(values, float("inf"))
-    return bool(torch.isfinite(torch.stack([value.float() for value in largest])).all())
+    norms = torch._foreach_norm(values, order) if values else ()
+    return [norm.to(values[0].device, torch.promote_types(norm.dtype, torch.float32)) for norm in norms]

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +38,21 @@ FIELDS = (
 LARGEST_WHOLE = 2**24  # of fp32
 
 
+def row(
+    *,
+    step: int,
+    samples: int,
+    loss: float,
+    has_data: bool,
+    stop: bool,
+    nonfinite: bool,
+    digest: Sequence[float],
+    times: Sequence[float],
+) -> list[float]:
+    """The numbers of one rank in the order of `FIELDS`; those of the metrics follow them."""
+    return [step, samples, loss, has_data, stop, nonfinite, *digest, *times]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SignalLayout:
     """Where the numbers of a signal are: ``(size, fields + metrics)`` for the table, then ``(parameters,)``."""
@@ -44,12 +61,12 @@ class SignalLayout:
     metrics: tuple[str, ...] = ()
     parameters: int = 0
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The names of the table's columns."""
         return (*FIELDS, *self.metrics)
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """How many fp32 numbers a signal has."""
         return self.size * len(self.columns) + self.parameters
@@ -66,16 +83,16 @@ class SignalLayout:
             A CPU tensor of shape ``(numel,)``, fp32.
         """
         width = len(self.columns)
-        values = [0.0] * (self.size * width)
+        values = np.zeros(self.numel, dtype=np.float32)
         values[rank * width : (rank + 1) * width] = row
-        values.extend(used)
-        return torch.tensor(values, dtype=torch.float32)
+        values[self.size * width :] = used
+        return torch.from_numpy(values)
 
     def decode(self, summed: Tensor) -> SignalTable:
         """Read the exchange's sum, of shape ``(numel,)``."""
         width = len(self.columns)
         cut = self.size * width
-        flat = summed.tolist()
+        flat = summed.numpy().tolist()
         rows = [flat[start : start + width] for start in range(0, cut, width)]  # rows: (size, columns)
         return SignalTable(columns=self.columns, rows=rows, users=flat[cut:])
 

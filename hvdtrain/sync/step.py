@@ -23,16 +23,17 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hvdtrain.collectives import Collectives
-from hvdtrain.phases import PHASES, Phases
-from hvdtrain.sync.clipping import Clipping, all_finite, scale_gradients
-from hvdtrain.sync.contract import Exchange, GlobalBatch, StepResult, trainable
+from hvdtrain.phases import Phases
+from hvdtrain.sync.clipping import Clipping, all_finite, scale_gradients, total_norm
+from hvdtrain.sync.contract import Exchange, GlobalBatch, StepResult
 from hvdtrain.sync.normalization import attend, equalize_statistics
 from hvdtrain.sync.precision import Precision
 from hvdtrain.sync.refusals import nonfinite_loss, refuse_optimizer, refuse_sparse_clipping
-from hvdtrain.sync.replicas import broadcast_parameters, broadcast_replica, compare_names, compare_replicas
+from hvdtrain.sync.replicas import broadcast_replica, compare_replicas
 from hvdtrain.sync.sentinel import Sentinel
-from hvdtrain.sync.signal import FIELDS, SignalLayout, SignalTable
-from hvdtrain.sync.sparse import densify, exchange_sparse, sparse_parameters
+from hvdtrain.sync.signal import SignalLayout, SignalTable, row
+from hvdtrain.sync.sparse import exchange_sparse
+from hvdtrain.sync.trained import Trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,19 +85,14 @@ class SynchronousStep:
         self._collectives, self._exchange = collectives, exchange
         self._clipping, self._overlap = clipping or Clipping(), overlap
         self._precision = precision or Precision("fp32", torch.device("cpu"))
-        self._sparse: dict[str, Parameter] = {}
-        if dense:
-            for parameter in sparse_parameters(model).values():
-                densify(parameter)
-        self._dense = dense
+        self._trained = Trained(model, optimizer, collectives, dense=dense)
         self._nonfinite, self._phases = nonfinite, phases or Phases()
         self._sentinel = sentinel or Sentinel(model, optimizer, collectives, every_steps=None)
         self.metrics = tuple(metrics)
         self._layout = SignalLayout(size=collectives.topology.size, metrics=self.metrics)
         self._watched: list[Parameter] = []  # those whose gradients the exchange sums: all but sparse ones
-        self._trained: list[Parameter] = []
-        self._known: set[int] = set()  # identities of parameters that hold root's values
         self._steps = 0
+        self._last_weight, self._weights = math.nan, torch.empty(0)  # of the last microbatch
         self._expected = 1.0  # samples over all ranks; by it the losses of this step are divided, on all ranks alike
         self._begin()
 
@@ -108,32 +104,22 @@ class SynchronousStep:
         """Collective: see `GradientSync.prepare`."""
         broadcast_replica(self.model, self.optimizer, self._collectives)
         compare_replicas(self.model, self.optimizer, self._collectives, when="after preparation")
-        self._known = set(map(id, self.model.parameters()))
+        self._trained.hold_roots_values()
         self._watch()
 
     def _watch(self) -> None:
-        """Collective: exchange the parameters that are trainable now; those that were added take root's values."""
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        parameters = trainable(names, self.optimizer.param_groups)
-        compare_names(list(parameters), self._collectives)
-        added = {name: parameter for name, parameter in parameters.items() if id(parameter) not in self._known}
-        broadcast_parameters(added, self._collectives)
-        self._known.update(map(id, parameters.values()))
-        self._trained = list(parameters.values())
-        sparse = {} if self._dense else sparse_parameters(self.model)
-        self._sparse = {name: parameter for name, parameter in parameters.items() if name in sparse}
-        refuse_sparse_clipping(self._sparse, self._clipping)
-        dense = {name: parameter for name, parameter in parameters.items() if name not in sparse}
-        self._watched = list(dense.values())
+        """Collective: exchange the parameters that are trainable now."""
+        self._trained.look()
+        refuse_sparse_clipping(self._trained.sparse, self._clipping)
         self._layout = SignalLayout(
-            size=self._collectives.topology.size, metrics=self.metrics, parameters=len(self._watched)
+            size=self._collectives.topology.size, metrics=self.metrics, parameters=len(self._trained.dense)
         )
-        self._exchange.watch(dense, self._layout.numel)
+        self._exchange.watch(self._trained.dense, self._layout.numel)
+        self._watched = list(self._trained.dense.values())
 
     def _watch_what_changed(self) -> None:
         """Notice parameters that were frozen, unfrozen or added since the last step."""
-        now = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
-        if len(now) != len(self._trained) or any(a is not b for a, b in zip(now, self._trained, strict=True)):
+        if self._trained.changed():
             self._watch()
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -171,15 +157,22 @@ class SynchronousStep:
             return
         with self._phases.during("backward"):
             self._exchange.arm(last=last and self._overlap)
-            (loss * (samples / self._expected * self._precision.scale)).backward()  # type: ignore[no-untyped-call]
+            loss.backward(self._weight(loss, samples))  # type: ignore[no-untyped-call]
         self._samples += samples
-        self._loss += float(loss.detach()) * samples
+        self._loss += loss.item() * samples
         for name, value in (metrics or {}).items():
             self._sums[name] += float(value) * samples
 
+    def _weight(self, loss: Tensor, samples: int) -> Tensor:
+        """By what this microbatch's mean counts: the gradient of the step's loss with respect to it."""
+        weight = samples / self._expected * self._precision.scale
+        if self._last_weight != weight or self._weights.dtype != loss.dtype or self._weights.device != loss.device:
+            self._last_weight, self._weights = weight, torch.full_like(loss, weight, requires_grad=False)
+        return self._weights
+
     def _open(self, global_samples: int | None) -> None:
         self._watch_what_changed()
-        for parameter in self._trained:  # another model's backward may have come by
+        for parameter in self._trained.all:  # another model's backward may have come by
             parameter.grad = None
         if global_samples:
             self._expected = float(global_samples)
@@ -225,25 +218,29 @@ class SynchronousStep:
         with self._phases.during("update"):
             repaired = self._sentinel.judge(table, self._steps)
             outcome = self._apply(samples, table) if samples and not repaired else Outcome(repaired=repaired)
-        for parameter in self._trained:
+        for parameter in self._trained.all:
             parameter.grad = None
         self._begin()
         self._phases.step = self._steps
         return self._result(table, samples, outcome)
 
     def _exchange_with_signal(self, *, stop: bool, has_data: bool) -> SignalTable:
-        row = dict.fromkeys(FIELDS, 0.0) | self._sums
-        row |= {"step": self._steps, "samples": self._samples, "loss": self._loss, "has_data": has_data, "stop": stop}
-        row |= {"nonfinite": not math.isfinite(self._loss) or not self._own_gradients_are_finite()}
-        row |= {f"digest{limb}": value for limb, value in enumerate(self._sentinel.limbs(self._steps))}
-        row |= {f"{phase}_s": spent for phase, spent in zip(PHASES, self._phases.take_times(), strict=True)}
+        own = row(
+            step=self._steps,
+            samples=self._samples,
+            loss=self._loss,
+            has_data=has_data,
+            stop=stop,
+            nonfinite=not math.isfinite(self._loss) or not self._are_finite(),
+            digest=self._sentinel.limbs(self._steps),
+            times=self._phases.take_times(),
+        )
         used = [parameter.grad is not None for parameter in self._watched]
-        signal = self._layout.encode(self._collectives.topology.rank, list(row.values()), used)
+        signal = self._layout.encode(self._collectives.topology.rank, [*own, *self._sums.values()], used)
         if self._exchange.reduction == "local" and self._samples:  # this rank's own mean
-            own = [parameter.grad for parameter in self._watched if parameter.grad is not None]
-            scale_gradients(own, self._expected / self._samples)
+            scale_gradients(self._own_gradients(), self._expected / self._samples)
         table = self._layout.decode(self._exchange.finish(signal, self._samples))
-        exchange_sparse(self._sparse, self._collectives)
+        exchange_sparse(self._trained.sparse, self._collectives)
         return table
 
     def _apply(self, samples: int, table: SignalTable) -> Outcome:
@@ -252,24 +249,37 @@ class SynchronousStep:
         for parameter, users in zip(self._watched, table.users, strict=True):
             if not users:
                 parameter.grad = None
-        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self._trained.all if parameter.grad is not None]
         factor = self._factor(samples)
         self._expected = float(samples)
         odd = table.ranks("nonfinite")
-        finite = not self._exchange.equal_gradients or all_finite(gradients)
+        norm = total_norm(gradients) if self._exchange.equal_gradients or self._clipping.norm else 0.0
+        finite = not self._exchange.equal_gradients or all_finite(gradients, norm)
         if self._precision.judge(finite=finite or bool(odd)):
             if odd or not finite:
                 return self._leave_out(odd)
-            scale_gradients(gradients, factor)
-            norm = self._clipping.apply(self._watched, self._exchange.norm)
+            limited = self._average(gradients, norm, factor)
             self._exchange.step()
-            return Outcome(norm=norm)
+            return Outcome(norm=limited)
         return Outcome(overflowed=True)
 
-    def _own_gradients_are_finite(self) -> bool:
-        """To be told to the others before the exchange, where it does not show them."""
-        gradients = [parameter.grad for parameter in self._watched if parameter.grad is not None]
-        return self._exchange.equal_gradients or all_finite(gradients)
+    def _average(self, gradients: Sequence[Tensor], norm: float, factor: float) -> float | None:
+        """Multiply and clip, in one pass at most; the 2-norm before clipping, where that is needed."""
+        averaged = None
+        if self._clipping.norm is not None:
+            averaged = norm * factor if self._exchange.norm is None else self._exchange.norm(norm * factor)
+            factor *= self._clipping.factor(averaged)
+        scale_gradients(gradients, factor)
+        self._clipping.limit_values(gradients)
+        return averaged
+
+    def _own_gradients(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self._watched if parameter.grad is not None]
+
+    def _are_finite(self) -> bool:
+        """Whether this rank's gradients are, to be told to the others where the exchange does not show them."""
+        own = [] if self._exchange.equal_gradients else self._own_gradients()
+        return all_finite(own, total_norm(own))
 
     def _factor(self, samples: int) -> float:
         """By what the exchanged gradients are to be multiplied."""
@@ -277,11 +287,7 @@ class SynchronousStep:
         return means[self._exchange.reduction] / self._precision.scale
 
     def _leave_out(self, odd: tuple[int, ...]) -> Outcome:
-        """Make no update; all ranks alike.
-
-        Raises:
-            NonFiniteLoss: when that is to be the end.
-        """
+        """Make no update, all ranks alike; NonFiniteLoss when that is to be the end."""
         if self._nonfinite == "skip" and self._exchange.lockstep:
             return Outcome(nonfinite=odd or tuple(range(self._collectives.topology.size)))
         raise nonfinite_loss(self._steps, odd, agreed=self._exchange.lockstep)
@@ -317,19 +323,13 @@ class SynchronousStep:
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps made, the scale of losses, and what the exchange keeps on all ranks alike."""
-        return {
-            "steps": self._steps,
-            "expected": self._expected,
-            "precision": self._precision.state_dict(),
-            **self._exchange.state_dict(),
-        }
+        own = {"steps": self._steps, "expected": self._expected, "precision": self._precision.state_dict()}
+        return own | self._exchange.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after that many steps."""
         self._steps = int(state["steps"])
-        self._expected = float(
-            state.get("expected", self._expected)
-        )  # a divisor of losses: its rounding is in the bits
+        self._expected = float(state.get("expected", self._expected))  # it divides losses: its rounding is in the bits
         if "precision" in state:
             self._precision.load_state_dict(state["precision"])
         self._exchange.load_state_dict(state)

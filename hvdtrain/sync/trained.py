@@ -1,0 +1,72 @@
+"""Which parameters a step trains: those that the optimizer holds and that require a gradient now.
+
+They may change while training goes on: some are frozen, others unfrozen or added. What was added takes root's values
+first.
+
+    trained = Trained(model, optimizer, collectives, dense=False)
+    if trained.changed():                                  # two lists of identities; cheap enough for each step
+        trained.look()
+        exchange.watch(trained.dense, signal_numel)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+from hvdtrain.collectives import Collectives
+from hvdtrain.sync.contract import trainable
+from hvdtrain.sync.replicas import broadcast_parameters, compare_names
+from hvdtrain.sync.sparse import densify, sparse_parameters
+
+
+class Trained:
+    """The parameters of one model and one optimizer; see the module.
+
+    Args:
+        model: names them.
+        optimizer: holds them.
+        collectives: to compare names and to give root's values to new ones.
+        dense: make sparse gradients dense, so that they travel with the others.
+
+    Attributes:
+        all: every one, in the optimizer's order.
+        dense: those whose gradients the exchange sums, by name.
+        sparse: the others, by name.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, collectives: Collectives, *, dense: bool
+    ) -> None:
+        self._model, self._optimizer, self._collectives = model, optimizer, collectives
+        self._known: set[int] = set()  # identities of parameters that hold root's values
+        self._densified = dense
+        if dense:
+            for parameter in sparse_parameters(model).values():
+                densify(parameter)
+        self.all: list[Parameter] = []
+        self.dense: dict[str, Parameter] = {}
+        self.sparse: dict[str, Parameter] = {}
+
+    def hold_roots_values(self) -> None:
+        """Say that every parameter of the model has them."""
+        self._known = set(map(id, self._model.parameters()))
+
+    def changed(self) -> bool:
+        """Whether others are trainable than at the last look."""
+        now = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        return len(now) != len(self.all) or any(a is not b for a, b in zip(now, self.all, strict=True))
+
+    def look(self) -> None:
+        """Collective: find them anew; those that were added take root's values."""
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        found = trainable(names, self._optimizer.param_groups)
+        compare_names(list(found), self._collectives)
+        added = {name: parameter for name, parameter in found.items() if id(parameter) not in self._known}
+        broadcast_parameters(added, self._collectives)
+        self._known.update(map(id, found.values()))
+        sparse = {} if self._densified else sparse_parameters(self._model)
+        self.all = list(found.values())
+        self.sparse = {name: parameter for name, parameter in found.items() if name in sparse}
+        self.dense = {name: parameter for name, parameter in found.items() if name not in sparse}
