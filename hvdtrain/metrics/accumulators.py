@@ -12,6 +12,7 @@ from math import nan
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from hvdtrain.collectives import Collectives
 
@@ -38,17 +39,16 @@ class Mean:
 
 
 Means: TypeAlias = dict[str, Mean]
+NOTHING = Mean()
 
 
-def means(values: Mapping[str, float], samples: float) -> Means:
-    """Accumulators from the means over one batch of so many samples."""
-    return {name: Mean(float(value) * samples, samples) for name, value in values.items()}
-
-
-def merge(left: Mapping[str, Mean], right: Mapping[str, Mean]) -> Means:
-    """The means over both, by name; a name that only one side has keeps its value."""
-    nothing = Mean()
-    return {name: left.get(name, nothing).merge(right.get(name, nothing)) for name in {**left, **right}}
+def include(accumulated: Mapping[str, Mean], values: Mapping[str, Tensor | float], samples: float) -> Means:
+    """The means over what was accumulated and one batch of so many samples, of which `values` are the means."""
+    found = dict(accumulated)
+    for name, value in values.items():
+        before = found.get(name, NOTHING)
+        found[name] = Mean(before.total + float(value) * samples, before.count + samples)
+    return found
 
 
 def compute(accumulated: Mapping[str, Mean]) -> dict[str, float]:

@@ -34,6 +34,18 @@ class Carrier(torch.optim.Optimizer):
         super().__init__(params, defaults={})
 
 
+class Key(tuple[Parameter, ...]):
+    """A group by which Horovod looks things up: it is itself and equal to no other.
+
+    An ordinary tuple hashes all its members at each look, four times for each gradient: with 300 small parameters in a
+    group that took 13 of 26 ms of a step.
+    """
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
 class Wire:
     """What travels instead of a gradient, in the form that Horovod's optimizer asks for.
 
@@ -105,6 +117,9 @@ class HorovodExchange(Stateless):
         self._wrapped = hvd.DistributedOptimizer(
             carrier, named, op=hvd.Sum, groups=self._groups(), compression=Wire(self._signal, half=self._half)
         )
+        keys = {group: Key(group) for group in self._wrapped._group_counts}
+        self._wrapped._group_counts = dict.fromkeys(keys.values(), 0)
+        self._wrapped._p_to_group = {p: keys[group] for p, group in self._wrapped._p_to_group.items()}
         self._wrapped.set_backward_passes_per_step(_NEVER)  # until armed: another model's backward may come by
 
     def _groups(self) -> list[list[Parameter]] | None:

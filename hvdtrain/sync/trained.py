@@ -4,7 +4,7 @@ They may change while training goes on: some are frozen, others unfrozen or adde
 first.
 
     trained = Trained(model, optimizer, collectives, dense=False)
-    if trained.changed():                                  # two lists of identities; cheap enough for each step
+    if trained.changed():                                  # compares identities; cheap enough for each step
         trained.look()
         exchange.watch(trained.dense, signal_numel)
 """
@@ -41,6 +41,7 @@ class Trained:
     ) -> None:
         self._model, self._optimizer, self._collectives = model, optimizer, collectives
         self._known: set[int] = set()  # identities of parameters that hold root's values
+        self._identities: list[int] = []  # of all
         self._densified = dense
         if dense:
             for parameter in sparse_parameters(model).values():
@@ -55,8 +56,8 @@ class Trained:
 
     def changed(self) -> bool:
         """Whether others are trainable than at the last look."""
-        now = [p for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
-        return len(now) != len(self.all) or any(a is not b for a, b in zip(now, self.all, strict=True))
+        now = [id(p) for group in self._optimizer.param_groups for p in group["params"] if p.requires_grad]
+        return now != self._identities
 
     def look(self) -> None:
         """Collective: find them anew; those that were added take root's values."""
@@ -68,5 +69,6 @@ class Trained:
         self._known.update(map(id, found.values()))
         sparse = {} if self._densified else sparse_parameters(self._model)
         self.all = list(found.values())
+        self._identities = list(map(id, self.all))
         self.sparse = {name: parameter for name, parameter in found.items() if name in sparse}
         self.dense = {name: parameter for name, parameter in found.items() if name not in sparse}

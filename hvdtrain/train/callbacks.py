@@ -18,7 +18,7 @@ from torch import nn
 
 from hvdtrain.checkpoint.manager import CheckpointManager
 from hvdtrain.data.batch import Batch
-from hvdtrain.metrics import Mean, Means, compute, means, merge
+from hvdtrain.metrics import Mean, Means, compute, include
 from hvdtrain.metrics.writers import Writer
 from hvdtrain.runtime import Run
 from hvdtrain.sync.contract import GradientSync, StepResult
@@ -99,7 +99,7 @@ class Recorder(Callback):
     def step_ended(self, trainer: Training, result: StepResult) -> None:
         """Add the step to the window, and write the window when it is full."""
         if not result.nonfinite:
-            self._window = merge(self._window, means({"loss": result.loss, **result.metrics}, result.samples))
+            self._window = include(self._window, {"loss": result.loss, **result.metrics}, result.samples)
         self._times = () if self._times is None else add(self._times, result.times)
         if trainer.step % self._every_steps == 0 and self._window:
             self._write(trainer)

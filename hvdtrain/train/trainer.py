@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from hvdtrain.checkpoint.manager import PerRank
 from hvdtrain.data.batch import Batch
 from hvdtrain.data.loader import Loader
-from hvdtrain.metrics import Mean, Means, compute, means, merge, reduce
+from hvdtrain.metrics import Mean, Means, compute, include, reduce
 from hvdtrain.runtime import Run
 from hvdtrain.sync.contract import GradientSync, StepResult
 from hvdtrain.train.callbacks import Callback
@@ -196,8 +196,7 @@ class Trainer:
             return
         self.samples_seen += result.samples
         self.samples_fitted += result.samples
-        step_means = means({"loss": result.loss, **result.metrics}, result.samples)
-        self.epoch_means = merge(self.epoch_means, step_means)
+        self.epoch_means = include(self.epoch_means, {"loss": result.loss, **result.metrics}, result.samples)
 
     def _end_epoch(self) -> None:
         self.batches.sampler.next_epoch()
@@ -228,13 +227,13 @@ class Trainer:
         return compute(reduced) | {"count": reduced["loss"].count}
 
     def _local_means(self, batches: Iterable[Batch]) -> Means:
-        total: Means = means(dict.fromkeys(("loss", *self.sync.metrics), 0.0), 0)
+        total = include({}, dict.fromkeys(("loss", *self.sync.metrics), 0.0), samples=0)
         for batch in batches:
             self.run.phases.enter("evaluate")  # progress, for the watchdog
             if batch.samples:
                 output = self._forward(batch.data)
                 values = {"loss": output.loss, **output.metrics}
-                total = merge(total, means({name: float(value) for name, value in values.items()}, batch.samples))
+                total = include(total, values, batch.samples)
         return total
 
     def _to_device(self, data: Any) -> Any:
