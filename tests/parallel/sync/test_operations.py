@@ -22,6 +22,7 @@ from test_traps import agree, joined, share, step_on
 from torch import nn
 
 from hvdtrain.config import SyncConfig
+from hvdtrain.diagnostics import compression
 from hvdtrain.diagnostics.exchange import BASE, measure, table
 from hvdtrain.errors import UsageError
 from hvdtrain.sync import prepare
@@ -234,6 +235,37 @@ def test_powersgd_loses_nothing_for_good(run):
     assert not torch.allclose(applied, given, atol=1.0)
 
 
+def test_what_powersgd_owes_outlives_a_step_that_is_not_finite(run):
+    model = nn.ParameterList([torch.zeros(30, 20)])
+    exchange = PowerSgdExchange(sgd(model.parameters()), name="finite", rank=1)
+    exchange.watch(dict(model.named_parameters()), 1)
+    owed = []
+    for bad in (False, True, False):
+        model[0].grad = torch.randn(30, 20, generator=torch.Generator().manual_seed(run.topology.rank))
+        if bad and run.topology.is_root:
+            model[0].grad[3, 4] = float("nan")
+        exchange.finish(torch.ones(1), 1)
+        owed.append(exchange.rank_state()["errors"]["0"].clone())
+        assert bool(torch.isfinite(model[0].grad).all()) is not bad
+    assert torch.equal(owed[0], owed[1])
+    assert bool(torch.isfinite(owed[2]).all())
+
+
+def test_powersgd_takes_gradients_as_they_lie(run):
+    """Transposed ones, as channels-last convolutions have them, and bf16 ones: the same sums."""
+    dense = torch.randn(16, 3, 3, 3, generator=torch.Generator().manual_seed(run.topology.rank))
+    found = []
+    for gradient in (dense, dense.contiguous(memory_format=torch.channels_last), dense.bfloat16()):
+        model = nn.ParameterList([torch.zeros(16, 3, 3, 3, dtype=gradient.dtype)])
+        exchange = PowerSgdExchange(sgd(model.parameters()), name=f"lie{len(found)}", rank=2)
+        exchange.watch(dict(model.named_parameters()), 1)
+        model[0].grad = gradient.clone()
+        exchange.finish(torch.ones(1), 1)
+        found.append(model[0].grad.float())
+    assert torch.allclose(found[0], found[1], atol=1e-4)
+    assert torch.allclose(found[0], found[2], atol=0.05 * run.topology.size)
+
+
 def test_powersgd_converges_where_the_gradient_is_full(run):
     """Least squares with a full-rank solution: rank 1 with error feedback gets there, and all ranks are equal."""
     torch.manual_seed(0)
@@ -283,6 +315,15 @@ def test_the_exchange_can_be_measured(run):
     assert set(times) == {BASE, "shared_memory"}
     assert all(seconds > 0 for seconds in times.values())
     assert "of MPI_Allreduce" in table(times, 3)
+
+
+def test_what_compression_brings_can_be_measured(run):
+    samples = compression.measure(run, model="narrow", rounds=2, steps=1)
+    assert all(len(of) == 2 and min(of) > 0 for of in samples[compression.STEP].values())
+    shown = compression.as_json(samples)
+    assert set(shown) == {"none", "fp16", "powersgd"}
+    assert shown["none"]["none_over_it"]["median"] == 1
+    assert compression.table(samples, "narrow").count("\n") == 3
 
 
 def test_a_rank_without_samples_does_not_move_the_average(run):
