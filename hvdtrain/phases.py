@@ -33,6 +33,7 @@ _WAITING = _INDEX["exchange"]  # whose time it is while a rank waits
 
 _VERSION, _RANK, _PID, _BORN, _ENDED, _STEP, _PHASE, _SINCE, _WAITS, _BEAT, _MOVED, _UNTIL, _OFFSET, _BUSY = range(14)
 _TIMES = 16  # the first of one word for each phase
+_NO_TIMES = memoryview(bytes(8 * len(PHASES))).cast("q")
 _TEXTS = 8 * 32  # where the bytes of host and section begin
 _TEXT_BYTES = 128
 SIZE = _TEXTS + 2 * _TEXT_BYTES
@@ -181,10 +182,10 @@ class Phases:
         words, now = self._words, self._clock()
         words[self._bucket] += now - self._last
         self._last = now
-        times = [words[_TIMES + index] / 1e9 for index in range(len(PHASES))]
-        for index in range(len(PHASES)):
-            words[_TIMES + index] = 0
-        return times
+        times = words[_TIMES : _TIMES + len(PHASES)]
+        seconds = [spent / 1e9 for spent in times.tolist()]
+        times[:] = _NO_TIMES
+        return seconds
 
     # ---- what its watchdog says of it
 

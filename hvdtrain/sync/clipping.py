@@ -54,20 +54,21 @@ def scale_gradients(gradients: Sequence[Tensor], factor: float) -> None:
 
 def total_norm(gradients: Sequence[Tensor]) -> float:
     """The 2-norm of all elements together; infinite or not a number where one of them is, or where squares overflow."""
+    if len(gradients) == 1 and not gradients[0].is_sparse:
+        return float(torch.linalg.vector_norm(gradients[0]).item())
     norms = _norms(gradients, 2.0)
-    if len(norms) == 1:
-        return float(norms[0].item())
     return float(torch.linalg.vector_norm(torch.stack(norms)).item()) if norms else 0.0
 
 
-def all_finite(gradients: Sequence[Tensor], norm: float) -> bool:
+def all_finite(gradients: Sequence[Tensor], norm: float | None = None) -> bool:
     """Whether no element is infinite or not a number.
 
     Args:
         gradients: dense or sparse.
-        norm: what `total_norm` says of them. The largest magnitudes, which take torch twenty times as long on a CPU,
-            are looked at only where it is not finite.
+        norm: what `total_norm` says of them, where it is known. The largest magnitudes, which take torch twenty times
+            as long on a CPU, are looked at only where it is not finite.
     """
+    norm = total_norm(gradients) if norm is None else norm
     return math.isfinite(norm) or all(math.isfinite(largest.item()) for largest in _norms(gradients, math.inf))
 
 

@@ -88,8 +88,7 @@ class Sentinel:
         Raises:
             ReplicaMismatch: they differ, and the policy is `fail`; on every rank.
         """
-        digests = table.digests()
-        if not self.due(step) or len(set(digests)) == 1:
+        if not self.due(step) or len(set(table.digests())) == 1:
             return False
         rows: list[dict[str, int]] = self._collectives.gather_json(self.checksums(), "hvdtrain.sentinel")
         source = _majority(rows)

@@ -97,7 +97,7 @@ class SynchronousStep:
         self._begin()
 
     def _begin(self) -> None:
-        self._samples, self._loss, self._microbatches = 0, 0.0, 0
+        self._samples, self._loss, self._microbatches, self._looked = 0, 0.0, 0, False
         self._sums = dict.fromkeys(self.metrics, 0.0)
 
     def prepare(self) -> None:
@@ -118,7 +118,8 @@ class SynchronousStep:
         self._watched = list(self._trained.dense.values())
 
     def _watch_what_changed(self) -> None:
-        """Notice parameters that were frozen, unfrozen or added since the last step."""
+        """Notice parameters that were frozen, unfrozen or added since the last step, once in each."""
+        self._looked = True
         if self._trained.changed():
             self._watch()
 
@@ -127,7 +128,7 @@ class SynchronousStep:
 
         Parameters that were added since the last step take root's values before the first forward pass of a step.
         """
-        if not self._microbatches and torch.is_grad_enabled():
+        if not self._looked and torch.is_grad_enabled():
             self._watch_what_changed()
         return self._precision.autocast()
 
@@ -163,15 +164,18 @@ class SynchronousStep:
         for name, value in (metrics or {}).items():
             self._sums[name] += float(value) * samples
 
-    def _weight(self, loss: Tensor, samples: int) -> Tensor:
-        """By what this microbatch's mean counts: the gradient of the step's loss with respect to it."""
+    def _weight(self, loss: Tensor, samples: int) -> Tensor | None:
+        """By what this microbatch's mean counts: the gradient of the step's loss with respect to it; None is 1."""
         weight = samples / self._expected * self._precision.scale
+        if weight == 1.0:
+            return None
         if self._last_weight != weight or self._weights.dtype != loss.dtype or self._weights.device != loss.device:
             self._last_weight, self._weights = weight, torch.full_like(loss, weight, requires_grad=False)
         return self._weights
 
     def _open(self, global_samples: int | None) -> None:
-        self._watch_what_changed()
+        if not self._looked:
+            self._watch_what_changed()
         for parameter in self._trained.all:  # another model's backward may have come by
             parameter.grad = None
         if global_samples:
@@ -278,8 +282,7 @@ class SynchronousStep:
 
     def _are_finite(self) -> bool:
         """Whether this rank's gradients are, to be told to the others where the exchange does not show them."""
-        own = [] if self._exchange.equal_gradients else self._own_gradients()
-        return all_finite(own, total_norm(own))
+        return self._exchange.equal_gradients or all_finite(self._own_gradients())
 
     def _factor(self, samples: int) -> float:
         """By what the exchanged gradients are to be multiplied."""
