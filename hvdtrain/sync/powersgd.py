@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from hvdtrain.errors import UsageError
-from hvdtrain.sync.clipping import all_finite
+from hvdtrain.sync.clipping import all_finite, total_norm
 from hvdtrain.sync.contract import Reduction, Stateless
 from hvdtrain.sync.grouped import Group
 
@@ -146,7 +146,8 @@ class PowerSgdExchange(Stateless):
 
         A step whose numbers are not finite will be left out, so what was owed before it still is.
         """
-        if self._error_feedback and all_finite([*left.values(), *right.values()]):
+        factors = [*left.values(), *right.values()]
+        if self._error_feedback and all_finite(factors, total_norm(factors)):
             for name, matrix in matrices.items():
                 error = self._errors.setdefault(name, torch.empty_like(matrix))
                 torch.addmm(matrix, left[name], right[name].T, alpha=-1.0, out=error)
