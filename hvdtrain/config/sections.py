@@ -95,9 +95,10 @@ class DataConfig:
 class SyncConfig:
     """The gradient exchange."""
 
-    strategy: Literal["allreduce", "shared_memory", "local_sgd", "parameter_server"] = "allreduce"
+    strategy: Literal["allreduce", "shared_memory", "local_sgd", "parameter_server", "auto"] = "allreduce"
     """allreduce: Horovod's DistributedOptimizer; shared_memory: two-level, for CPU nodes under MPI; local_sgd: steps of
-    each rank's own and then an average of parameters; parameter_server: owners of parameters update them for all."""
+    each rank's own and then an average of parameters; parameter_server: owners of parameters update them for all;
+    auto: the faster of the first two for the hosts and ranks at hand."""
     operation: Literal["average", "sum", "adasum"] = "average"
     """average: mean over the samples of all ranks; sum: their sum; adasum: what ranks agree on is averaged, what is
     orthogonal is added (sizes that are powers of two)."""

@@ -16,6 +16,7 @@ from hvdtrain.runtime import Run
 from hvdtrain.sync.adasum import AdasumExchange
 from hvdtrain.sync.allreduce import HorovodExchange
 from hvdtrain.sync.asynchronous_server import AsynchronousExchange
+from hvdtrain.sync.automatic import fastest_exact
 from hvdtrain.sync.contract import Exchange, Reduction
 from hvdtrain.sync.local_sgd import LocalSgdExchange
 from hvdtrain.sync.parameter_server import ParameterServerExchange, job_of_workers
@@ -81,8 +82,12 @@ STRATEGIES: dict[str, Builder] = {
 
 
 def build_exchange(run: Run, optimizer: torch.optim.Optimizer, config: SyncConfig, *, name: str) -> Exchange:
-    """The exchange that the configuration names."""
-    return STRATEGIES[config.strategy](run, optimizer, config, name)
+    """Collective: the exchange that the configuration names, or that is the fastest exact one where it says `auto`."""
+    strategy: str = config.strategy
+    if strategy == "auto":
+        strategy, why = fastest_exact(run, optimizer, config)
+        run.log.info("sync.strategy auto: %s (%s)", strategy, why)
+    return STRATEGIES[strategy](run, optimizer, config, name)
 
 
 def job_of(run: Run, config: SyncConfig) -> Run:
@@ -108,7 +113,7 @@ def refuse_combination(config: SyncConfig, *, precision: str) -> None:
 
 def combination_faults(config: SyncConfig, *, precision: str) -> list[str]:
     """One sentence for each pair of settings that cannot be had together."""
-    strategy: str = config.strategy
+    strategy: str = "allreduce" if config.strategy == "auto" else config.strategy  # it takes what can be had
     compression: str = config.compression
     operation: str = config.operation
     found = []

@@ -124,10 +124,10 @@ def _wait_for(counter: memoryview[int], value: int) -> None:
             time.sleep(_SLEEP_S)
 
 
-def refuse_impossible_window(
+def window_fault(
     collectives: Collectives, *, controller: str, device: torch.device, nbytes: int, path: str = SHARED_FILES
-) -> None:
-    """Collective: refuse on all ranks what cannot work on one.
+) -> str:
+    """Collective: why some ranks cannot have a window, and which; empty where all can.
 
     Args:
         collectives: of the run.
@@ -135,17 +135,25 @@ def refuse_impossible_window(
         device: where gradients are.
         nbytes: that this host's ranks need together.
         path: the file system in which MPI keeps shared memory.
-
-    Raises:
-        UsageError: with the reason, and the ranks that have it.
     """
     fault = _fault(controller, device, nbytes, path)
     rows: list[str] = collectives.gather_json(fault, "hvdtrain.window")
     ranks = [rank for rank, row in enumerate(rows) if row]
-    if ranks:
+    return f"ranks {ranks}: {rows[ranks[0]]}" if ranks else ""
+
+
+def refuse_impossible_window(
+    collectives: Collectives, *, controller: str, device: torch.device, nbytes: int, path: str = SHARED_FILES
+) -> None:
+    """Collective: refuse on all ranks what cannot work on one; see `window_fault`.
+
+    Raises:
+        UsageError: with the reason, and the ranks that have it.
+    """
+    if fault := window_fault(collectives, controller=controller, device=device, nbytes=nbytes, path=path):
         raise UsageError(
             "exchange gradients through shared memory",
-            found=f"ranks {ranks}: {rows[ranks[0]]}",
+            found=fault,
             remedy="--sync.strategy allreduce",
             agreed=True,
         )

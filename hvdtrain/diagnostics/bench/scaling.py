@@ -19,7 +19,7 @@ from hvdtrain.diagnostics.bench.alternation import Samples, alternate
 from hvdtrain.diagnostics.bench.circumstances import Circumstances, load_average, observe
 from hvdtrain.diagnostics.bench.report import Case, Finding, Report
 from hvdtrain.diagnostics.bench.statistics import ratio
-from hvdtrain.diagnostics.bench.step import milliseconds
+from hvdtrain.diagnostics.bench.step import STRATEGY, milliseconds
 
 SIDES = ("no_communication", "hvdtrain")
 
@@ -43,11 +43,9 @@ def scaling(
         env: what jobs inherit.
         say: is told what is measured now.
     """
-    from hvdtrain.diagnostics.bench.ranks.trainer import fastest_strategy, strategies
-
     before = observe(jobs.inherited(env))
     sizes = sizes or range(1, len(os.sched_getaffinity(0)) + 1)
-    task = {"models": [model], "steps": steps, "strategy": fastest_strategy(strategies())}
+    task = {"models": [model], "steps": steps, "strategy": STRATEGY}
     started = {
         f"{size} {side}": jobs.hvdtrain_launch("step", {**task, "side": side}, size=size)
         for size in sizes

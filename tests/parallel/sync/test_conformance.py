@@ -15,6 +15,7 @@ EXACT = {
     "shared_memory": SyncConfig(strategy="shared_memory"),
     "shared_memory in small buckets": SyncConfig(strategy="shared_memory", bucket_bytes=256),
     "parameter_server": SyncConfig(strategy="parameter_server"),
+    "auto": SyncConfig(strategy="auto"),
     "shared_memory after backward": SyncConfig(strategy="shared_memory", overlap=False),
 }
 

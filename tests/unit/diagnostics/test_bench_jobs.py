@@ -8,14 +8,13 @@ import sys
 import pytest
 
 from hvdtrain.diagnostics.bench import allreduce, jobs, scaling, step
-from hvdtrain.diagnostics.bench.ranks.trainer import fastest_strategy
 from hvdtrain.errors import HvdtrainError
 
 RANK = "python -m hvdtrain.diagnostics.bench.ranks.step"
 
 
 def test_each_side_has_the_launcher_and_flags_of_its_user():
-    sides = {side: jobs.shown(job) for side, job in step.fixed_sides({}, 2, "auto").items()}
+    sides = {side: jobs.shown(job) for side, job in step.fixed_sides({}, 2).items()}
     assert sides == {
         "no_communication": f"hvdtrain launch -np 2 -- {RANK}",
         "hvdtrain": f"hvdtrain launch -np 2 -- {RANK}",
@@ -23,12 +22,7 @@ def test_each_side_has_the_launcher_and_flags_of_its_user():
         "ddp_gloo": f"torchrun --standalone --nproc-per-node 2 {RANK}",
         "hvdtrain_allreduce": f"hvdtrain launch -np 2 -- {RANK}",
     }
-    assert "hvdtrain_allreduce" not in step.fixed_sides({}, 2, "allreduce")
-
-
-def test_hvdtrain_is_judged_by_auto_where_there_is_one():
-    assert fastest_strategy(["allreduce", "shared_memory", "auto"]) == "auto"
-    assert fastest_strategy(["allreduce", "shared_memory"]) == "allreduce"
+    assert step.fixed_sides({}, 2)["hvdtrain"].task["strategy"] == "auto"
 
 
 def test_grids_hold_the_defaults_of_those_that_are_tuned():

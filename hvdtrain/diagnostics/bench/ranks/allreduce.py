@@ -41,28 +41,26 @@ def _copy(numel: int) -> Operation:
 
 @contextmanager
 def under_mpi(task: dict[str, Any]) -> Iterator[tuple[Sides, Operation]]:
-    """Collective: a plain copy, MPI itself, Horovod, and hvdtrain's exchange in shared memory where it is possible."""
+    """Collective: a plain copy, MPI itself, Horovod, and hvdtrain's exchange in shared memory."""
     import horovod.torch as hvd
     from mpi4py import MPI
 
     import hvdtrain
-    from hvdtrain.diagnostics.bench.ranks.trainer import strategies
 
     with hvdtrain.init() as run, ExitStack() as windows:
         communicator = MPI.COMM_WORLD.Dup()
-        shared = "shared_memory" in strategies()
 
         def sides(numel: int) -> dict[str, Operation]:
             windows.close()  # of the size before
             for_mpi, for_horovod = _buffer(numel), _buffer(numel)
             array = for_mpi.numpy()
             name = f"bench.allreduce.{numel}"
-            found: dict[str, Operation] = {
+            return {
                 "copy": _copy(numel),
                 "mpi": lambda: communicator.Allreduce(MPI.IN_PLACE, array),
                 "horovod": lambda: hvd.allreduce_(for_horovod, op=hvd.Sum, name=name),
+                "shared_memory": _shared_memory(run, numel, windows),
             }
-            return found | ({"shared_memory": _shared_memory(run, numel, windows)} if shared else {})
 
         yield sides, communicator.Barrier
 

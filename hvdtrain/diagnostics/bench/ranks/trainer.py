@@ -10,11 +10,11 @@ It gives the time of each step as a user has it, everything between two steps in
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -93,16 +93,6 @@ class Stopwatch(Callback):
 def optimizer_over(model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of all sides."""
     return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-
-
-def strategies() -> Sequence[str]:
-    """The names that `sync.strategy` can have."""
-    return tuple(get_args(get_type_hints(SyncConfig)["strategy"]))
-
-
-def fastest_strategy(known: Sequence[str]) -> str:
-    """What hvdtrain is to be judged by: `auto` takes the fastest exact one for the hosts and ranks at hand."""
-    return "auto" if "auto" in known else "allreduce"
 
 
 def sync_config(strategy: str) -> SyncConfig:
