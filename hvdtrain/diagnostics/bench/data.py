@@ -79,7 +79,7 @@ def _finding(case: Case) -> Finding:
     text, limit = f"{case.name}: ms to the first batch", limit_of(case)
     if case.unit == "percent":
         text = f"{case.name}: percent of the time in which steps wait"
-    return Finding(text=text, figure=case.estimate("hvdtrain"), at_most=limit, relative=False, needs_quiet=True)
+    return Finding(text=text, figure=case.estimate("hvdtrain"), at_most=limit, needs_quiet=True)
 
 
 def limit_of(case: Case) -> float | None:

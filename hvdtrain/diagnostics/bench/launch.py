@@ -98,7 +98,7 @@ def report_of(samples: Samples, circumstances: Circumstances) -> Report:
         at_most=MOST_OVER_MPIRUN,
     )
     limits = [
-        Finding(text=f"ms of {name}", figure=commands.estimate(name), at_most=limit, relative=False, needs_quiet=True)
+        Finding(text=f"ms of {name}", figure=commands.estimate(name), at_most=limit, needs_quiet=True)
         for name, limit in LIMITS_MS.items()
     ]
     return Report(

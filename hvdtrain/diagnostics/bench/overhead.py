@@ -68,7 +68,6 @@ def _findings(case: Case) -> list[Finding]:
             text=f"{case.name}: microseconds of the trainer over a loop by hand",
             figure=differences(of["hvdtrain"], of["horovod_loop"]),
             at_most=MOST_US,
-            relative=False,
             needs_quiet=case.name == "step",
         ),
         Finding(

@@ -62,7 +62,6 @@ class Finding:
         figure: median and interval.
         at_most: the limit from above, or None.
         at_least: the limit from below, or None; without either, the figure is only shown.
-        relative: see `hvdtrain.diagnostics.bench.statistics.judge`.
         needs_quiet: a time that other work on the machine lengthens, so that a busy machine cannot refute its limit.
     """
 
@@ -70,14 +69,13 @@ class Finding:
     figure: Estimate
     at_most: float | None = None
     at_least: float | None = None
-    relative: bool = True
     needs_quiet: bool = False
 
     def verdict(self, *, busy: bool) -> Verdict | None:
         """Whether the limit is kept, on a machine that was busy or not; None where there is no limit."""
         if self.at_most is None and self.at_least is None:
             return None
-        verdict = judge(self.figure, at_most=self.at_most, at_least=self.at_least, relative=self.relative)
+        verdict = judge(self.figure, at_most=self.at_most, at_least=self.at_least)
         return "undecided" if busy and self.needs_quiet and verdict == "refuted" else verdict
 
     def as_json(self, *, busy: bool) -> dict[str, Any]:

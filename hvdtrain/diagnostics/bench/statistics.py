@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 CONFIDENCE = 0.95
 LEAST = 6  # numbers, below which no two of them enclose the median in 95 of 100 cases
-WIDEST = 1.25  # upper over lower end of an interval, beyond which nothing is concluded
+WIDEST = 1.25  # upper over lower end of an interval, beyond which a median is a rough figure
 
 Verdict: TypeAlias = Literal["held", "refuted", "undecided"]
 
@@ -43,8 +43,8 @@ class Estimate:
     count: int
 
     @property
-    def too_wide(self) -> bool:
-        """Whether the interval is too wide, or missing, so that nothing may be concluded."""
+    def wide(self) -> bool:
+        """Whether the interval is missing, or so wide that the median alone says little."""
         return self.low is None or self.high is None or self.low <= 0 or self.high / self.low > WIDEST
 
 
@@ -97,18 +97,18 @@ def geometric_mean(ratios: Sequence[Estimate], pairs: Sequence[Sequence[float]])
     return Estimate(median=centre, low=low, high=high, count=rounds.count)
 
 
-def judge(
-    figure: Estimate, *, at_most: float | None = None, at_least: float | None = None, relative: bool = True
-) -> Verdict:
-    """Whether a figure keeps within one limit; undecided where its interval holds the limit or is too wide.
+def judge(figure: Estimate, *, at_most: float | None = None, at_least: float | None = None) -> Verdict:
+    """Whether a figure keeps within one limit; undecided where its interval holds the limit, or is missing.
+
+    An interval is too wide for a conclusion when it holds the limit; one that is ten times as wide as its median and
+    lies beyond the limit decides.
 
     Args:
         figure: median and interval.
         at_most: the limit from above, or None.
         at_least: the limit from below, or None.
-        relative: its width is judged by its own size; not so for a difference, whose interval may hold zero.
     """
-    if figure.low is None or figure.high is None or (relative and figure.too_wide):
+    if figure.low is None or figure.high is None:
         return "undecided"
     if at_most is not None:
         return "held" if figure.high <= at_most else "refuted" if figure.low > at_most else "undecided"

@@ -52,7 +52,7 @@ def _rows(case: Case) -> list[tuple[str, ...]]:
             high=None if one.high is None else one.high * factor,
             count=one.count,
         )
-        wide = "wide" if one.too_wide else ""
+        wide = "wide" if one.wide else ""
         rate = "" if (per_s := case.samples_per_s(side)) is None else number(per_s)
         rows.append(("" if index else case.name, side, f"{number(scaled.median)} {unit}", spread(scaled), rate, wide))
     return rows
@@ -88,7 +88,7 @@ def _circumstances(report: Report) -> str:
         "flags: " + (" ".join(f"{name}={value}" for name, value in where.flags.items()) or "none"),
         *(f"{side}: {command}" for side, command in where.commands.items()),
         *report.notes,
-        f"undecided: fewer than {LEAST} starts, an interval wider than {WIDEST}-fold, or one that holds the limit",
+        f"wide: an interval over more than {WIDEST}-fold; undecided: it holds the limit, or starts are fewer than {LEAST}",
     ]
     return "\n".join(lines)
 

@@ -103,7 +103,7 @@ def test_a_busy_machine_is_named_in_the_table():
 
 
 def test_a_busy_machine_refutes_no_time_but_can_hold_one():
-    figures = {"at_most": 200.0, "relative": False, "needs_quiet": True}
+    figures = {"at_most": 200.0, "needs_quiet": True}
     long = Finding(text="", figure=Case("", "ms", {"a": around(240)}).estimate("a"), **figures)
     short = Finding(text="", figure=Case("", "ms", {"a": around(150)}).estimate("a"), **figures)
     assert [long.verdict(busy=busy) for busy in (False, True)] == ["refuted", "undecided"]
