@@ -88,7 +88,7 @@ def _circumstances(report: Report) -> str:
         "flags: " + (" ".join(f"{name}={value}" for name, value in where.flags.items()) or "none"),
         *(f"{side}: {command}" for side, command in where.commands.items()),
         *report.notes,
-        f"wide: an interval over more than {WIDEST}-fold; undecided: it holds the limit, or starts are fewer than {LEAST}",
+        f"wide: an interval over {WIDEST}-fold; undecided: it holds the limit, or starts are fewer than {LEAST}",
     ]
     return "\n".join(lines)
 
