@@ -19,6 +19,8 @@ from torch.utils.data import Dataset
 import hvdtrain
 from hvdtrain.checkpoint.manager import CheckpointManager
 from hvdtrain.sync.allreduce import HorovodExchange
+from hvdtrain.sync.asynchronous_server import AsynchronousExchange
+from hvdtrain.sync.parameter_server import ParameterServerExchange
 from hvdtrain.topology import detect
 
 DEFAULTS = {
@@ -139,8 +141,9 @@ def before(owner, name, phase):
 
 
 def recipe(config):
-    before(HorovodExchange, "finish", "exchange")
-    before(HorovodExchange, "step", "update")
+    for exchange in (HorovodExchange, ParameterServerExchange, AsynchronousExchange):
+        before(exchange, "finish", "exchange")
+        before(exchange, "step", "update")
     before(CheckpointManager, "save", "save")
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
     return hvdtrain.Recipe(model=model, loss=loss, train_data=Samples(), eval_data=Samples())

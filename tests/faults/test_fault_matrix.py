@@ -120,6 +120,29 @@ def test_workers_of_a_killed_rank_are_gone_too(tmp_path):
     assert_named(job, "kill", "forward", 1)
 
 
+BESIDE, ALONE = 0, 1  # servers
+OF_SERVERS = [  # kind, phase, rank of three, servers, asynchronous
+    ("kill", "forward", 1, BESIDE, False),
+    ("kill", "exchange", 2, ALONE, False),  # the server itself
+    ("kill", "update", 2, BESIDE, True),
+    ("kill", "backward", 0, ALONE, True),
+    ("kill", "exchange", 2, ALONE, True),  # the server itself
+    ("raise", "update", 1, ALONE, True),
+    ("stop", "exchange", 1, BESIDE, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "phase", "rank", "servers", "asynchronous"), OF_SERVERS)
+def test_the_same_with_parameter_servers(kind, phase, rank, servers, asynchronous, tmp_path):
+    settings = ["--sync.strategy", "parameter_server", "--sync.servers", str(servers)]
+    settings += ["--sync.asynchronous", str(asynchronous).lower()]
+    job = run_faulty([*MPIRUN, "-np", "3"], *settings, run_dir=tmp_path / "run", fault=(kind, phase, rank))
+    assert job.fired, job.stderr
+    assert job.orphans == []
+    assert job.gone_s < GONE_S + STALL_S * (kind == "stop"), job.stderr
+    assert_named(job, kind, phase, rank)
+
+
 def test_the_failure_of_an_earlier_attempt_is_set_aside(tmp_path):
     failed = run_faulty([*MPIRUN, "-np", "2"], run_dir=tmp_path / "run", fault=("raise", "forward", 1))
     assert failed.failure["phase"] == "forward"
