@@ -18,6 +18,8 @@ from hvdtrain.checks import LaunchFacts, guard
 from hvdtrain.cli.settings import check, nearest, read_settings, settings_parser, split_settings, to_yaml
 from hvdtrain.config import IDENTITY, Config, flatten, overlay, unflatten
 from hvdtrain.errors import EXIT_DONE, EXIT_STOPPED, ConfigError
+from hvdtrain.profile import Profile, missing_variables
+from hvdtrain.profile import read as read_profile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,7 @@ class Command:
     init_from: Path | None
     allow_change: frozenset[str]
     print_config: bool
+    profile: Profile | None = None
 
 
 def add_own_options(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +42,12 @@ def add_own_options(parser: argparse.ArgumentParser) -> None:
         "recipe", metavar="RECIPE|FILE.py", help="digits, bytelm, or a file that defines recipe(config)"
     )
     parser.add_argument("--config", metavar="F", type=Path, help="settings from a YAML file; the command line wins")
+    parser.add_argument(
+        "--profile",
+        metavar="F",
+        type=Path,
+        help="what `hvdtrain tune` or `predict` found; --config and options win",
+    )
     parser.add_argument("--run-dir", metavar="D", type=Path, help="where the run is kept (default: runs/NAME)")
     parser.add_argument(
         "--resume", default="never", metavar="auto|never|STEP", help="go on from a checkpoint in the run directory"
@@ -70,7 +79,9 @@ def read_command(words: Sequence[str]) -> Command:
     add_own_options(parser)
     options, unknown = parser.parse_known_args(rest)
     # an unknown option goes with the settings, so that its fault is shown together with theirs
-    chosen = read_settings([*settings, *((word, "") for word in unknown)], options.config)
+    profile = read_profile(options.profile) if options.profile else None
+    tuned = profile.settings if profile else {}
+    chosen = read_settings([*settings, *((word, "") for word in unknown)], options.config, tuned=tuned)
     return Command(
         recipe=options.recipe,
         chosen=chosen,
@@ -79,6 +90,7 @@ def read_command(words: Sequence[str]) -> Command:
         init_from=options.init_from,
         allow_change=_changes(options.allow_change),
         print_config=options.print_config,
+        profile=profile,
     )
 
 
@@ -125,7 +137,10 @@ def main(words: Sequence[str]) -> int:
         resume=command.resume,
         init_from=command.init_from,
         allow_change=command.allow_change,
+        profile=command.profile,
     )
+    if command.profile:
+        os.environ |= missing_variables(command.profile, os.environ)  # Horovod reads them when it starts
     with hvdtrain.init(seed=config.train.seed, deterministic=config.sync.deterministic) as run:
         summary = train(run, source, request)
         if run.topology.is_root:

@@ -56,14 +56,19 @@ def split_settings(words: Sequence[str]) -> tuple[list[str], list[Setting]]:
     return rest, settings
 
 
-def read_settings(settings: Iterable[Setting], file: Path | None) -> dict[str, Any]:
-    """The values of a file's and a command line's settings by dotted name; the command line wins.
+def read_settings(
+    settings: Iterable[Setting], file: Path | None, *, tuned: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The values of a profile's, a file's and a command line's settings by dotted name; the later ones win.
 
     Raises:
         ConfigError: with every fault of both.
     """
     found: list[str] = []
-    values = _read_file(file, found) if file else {}
+    values: dict[str, Any] = {}
+    for name, value in (tuned or {}).items():
+        _convert_named(name, value, values, found, where="--profile: ")
+    values |= _read_file(file, found) if file else {}
     for option, text in settings:
         name = option.removeprefix("--")
         if name not in NAMES:
@@ -84,12 +89,17 @@ def _read_file(path: Path, found: list[str]) -> dict[str, Any]:
         return {}
     values: dict[str, Any] = {}
     for name, value in _leaves(tree):
-        if name not in NAMES:
-            found.append(f"{path}: {name} is not a setting{nearest(name, NAMES)}")
-        else:
-            section, field = name.split(".")
-            _convert({section: {field: value}}, name, value, values, found, where=f"{path}: ")
+        _convert_named(name, value, values, found, where=f"{path}: ")
     return values
+
+
+def _convert_named(name: str, value: Any, values: dict[str, Any], found: list[str], *, where: str) -> None:
+    """Put one setting of a file among `values`, or its fault among `found`."""
+    if name not in NAMES:
+        found.append(f"{where}{name} is not a setting{nearest(name, NAMES)}")
+    else:
+        section, field = name.split(".")
+        _convert({section: {field: value}}, name, value, values, found, where=where)
 
 
 def _leaves(tree: Any) -> Iterable[tuple[str, Any]]:

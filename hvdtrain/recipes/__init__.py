@@ -34,6 +34,7 @@ from hvdtrain.stopping import StopRequests
 from hvdtrain.sync.normalization import convert_sync_batchnorm
 from hvdtrain.sync.strategies import job_of
 from hvdtrain.train.ema import ParameterAverage
+from hvdtrain.train.pace import Pace
 from hvdtrain.train.rundirectory import RunDirectory, open_run_directory
 from hvdtrain.train.schedule import Schedule
 from hvdtrain.train.trainer import Budget, Trainer
@@ -74,7 +75,8 @@ def _train_watched(
         trainer = assemble(run, recipe, config, directory, manager, stop)
         restored = resume(trainer, manager, request, directory)
         announce(trainer, config, restored)
-        return fit_and_summarize(trainer, stop, restored)
+        pace = Pace(request.prediction(run.topology.size))
+        return fit_and_summarize(trainer, stop, restored, pace)
 
 
 def start_from(run: Run, model: nn.Module, file: Path) -> None:
@@ -173,8 +175,10 @@ def announce(trainer: Trainer, config: Config, restored: Restored | None) -> Non
         run.log.info("resumed from step %d", restored.step)
 
 
-def fit_and_summarize(trainer: Trainer, stop: StopRequests, restored: Restored | None) -> dict[str, Any]:
+def fit_and_summarize(trainer: Trainer, stop: StopRequests, restored: Restored | None, pace: Pace) -> dict[str, Any]:
     """Collective: train to the end, and say what it came to."""
+    trainer.callbacks = (pace, *trainer.callbacks)
+    trained = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
     began = time.monotonic()
     trainer.fit()
     took_s = time.monotonic() - began
@@ -186,6 +190,8 @@ def fit_and_summarize(trainer: Trainer, stop: StopRequests, restored: Restored |
         "train": compute(trainer.epoch_means),
         "eval": {name: int(value) if name == "count" else value for name, value in trainer.evaluated.items()},
         "samples_per_s": trainer.samples_fitted / took_s,
+        **pace.fields(),
+        "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         "weights_sha256": digest(trainer.model.state_dict()),
         "resumed_from": restored.step if restored else None,
         "stopped_by": (stop.reason or "another rank's request") if trainer.stopped else "completed",

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from hvdtrain.config import IDENTITY, Config, differences, flatten, ignored, overlay, unflatten
 from hvdtrain.errors import ConfigError, RunDirectoryError
+from hvdtrain.profile import Prediction, Profile
 from hvdtrain.recipes.recipe import RecipeSource
 from hvdtrain.runtime import Run
 from hvdtrain.train.rundirectory import RunDirectory
@@ -32,6 +33,7 @@ class Request:
         resume: `never`, `auto` (the newest valid checkpoint, if any), or a step.
         init_from: a file of initial weights, or None.
         allow_change: settings of the run's identity that may differ from the saved ones on resume.
+        profile: whose settings are in `chosen` already, and whose prediction is compared with the run.
     """
 
     run_dir: Path
@@ -39,6 +41,11 @@ class Request:
     resume: Literal["never", "auto"] | int = "never"
     init_from: Path | None = None
     allow_change: frozenset[str] = frozenset()
+    profile: Profile | None = None
+
+    def prediction(self, size: int) -> Prediction | None:
+        """What a step is to take on so many ranks, if the profile says so."""
+        return self.profile.prediction(size) if self.profile else None
 
 
 def resolve(run: Run, source: RecipeSource, request: Request, directory: RunDirectory) -> Config:

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "hvdtrain"
 
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(["errors", "topology", "versions", "config", "settings"], 0),
+    **dict.fromkeys(["errors", "topology", "versions", "config", "settings", "profile"], 0),
     **dict.fromkeys(
         ["runtime", "census", "collectives", "checks", "statetree", "launch", "install", "failure", "phases"], 1
     ),
@@ -18,6 +18,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(["__init__", "__main__", "cli", "recipes"], 5),
 }
 ARROWS = {
+    ("profile", "errors"),
     ("runtime", "collectives"),
     ("runtime", "checks"),
     ("runtime", "census"),
@@ -39,6 +40,7 @@ LIGHT_ROOMS = {
     "versions",
     "config",
     "settings",
+    "profile",
     "checks",
     "census",
     "launch",

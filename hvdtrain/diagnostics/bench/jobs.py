@@ -107,16 +107,26 @@ def inherited(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, **ONE_THREAD}
 
 
-def run(job: Job, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> list[Any]:
+def as_root(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment with what Open MPI wants to be told by root, if that is who we are."""
+    return {**env, **root_environment(user_id=os.geteuid())}
+
+
+def run(job: Job, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S, shared: Path | None = None) -> list[Any]:
     """Run a job to its end and give what its ranks have found, in their order.
+
+    Args:
+        job: what.
+        env: what it inherits.
+        timeout_s: after which it is ended.
+        shared: a folder that all its hosts see; needed where they are several.
 
     Raises:
         HvdtrainError: it failed, or did not end in time.
     """
-    with tempfile.TemporaryDirectory(prefix="hvdtrain-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hvdtrain-bench-", dir=shared) as folder:
         argv = [*job.launcher, *_python(job.program), json.dumps(job.task), folder]
-        as_root = root_environment(user_id=os.geteuid())
-        status, output = execute(argv, env={**inherited(env), **as_root, **job.variables}, timeout_s=timeout_s)
+        status, output = execute(argv, env={**as_root(inherited(env)), **job.variables}, timeout_s=timeout_s)
         files = [Path(folder, f"rank-{rank}.json") for rank in range(job.size)]
         if status != 0 or not all(file.exists() for file in files):
             raise HvdtrainError(f"measure {shown(job)}", found=f"{status_text(status)}:\n{output[-2000:]}")

@@ -38,7 +38,7 @@ def _cases(report: Report) -> str:
         rows += _rows(case)
     if all(case.global_batch_size is None for case in report.cases):
         rows = [(*row[:4], row[5]) for row in rows]
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _rows(case: Case) -> list[tuple[str, ...]]:
@@ -63,7 +63,7 @@ def _speedups(report: Report) -> str:
         return ""
     rows: list[tuple[str, ...]] = [("hvdtrain is faster than", "by a factor of", "95 % interval")]
     rows += [(side, number(one.median), spread(one)) for side, one in report.geomean_speedup.items()]
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _findings(report: Report) -> str:
@@ -93,7 +93,8 @@ def _circumstances(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells, each column as wide as its widest cell."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
