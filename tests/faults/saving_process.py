@@ -1,13 +1,14 @@
 """A process that saves checkpoints in children of its own, one for each line that it reads, and says how they ended.
 
-It imports torch once and forks, so that a child is there in milliseconds. A child waits, so that a tracer can attach,
-then saves through the real manager, and leaves.
+It imports torch once and forks, so that a child is there in milliseconds. A child stops, so that a tracer can attach
+between two system calls, then saves through the real manager, and leaves.
 
     DIRECTORY STEP VALUE thread|main     starts a child; the answer is its process id
     go                                   lets it save; the answer is its exit status, negative for a signal
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -34,11 +35,11 @@ def save(directory, step, value, where):
         manager.save(int(step), state_of(float(value)))
 
 
-def child(gate, words):
-    """Wait for the gate, save, and leave without the endings of the parent."""
+def child(words):
+    """Stop until told to go on, save, and leave without the endings of the parent."""
     status = 1
     try:
-        os.read(gate, 1)
+        os.kill(os.getpid(), signal.SIGSTOP)
         save(*words)
         status = 0
     finally:
@@ -49,15 +50,13 @@ def main():
     torch.set_num_threads(1)
     save(sys.argv[1], 1, 1.0, "thread")  # imports and caches what only a first save needs
     for line in sys.stdin:
-        gate, opener = os.pipe()
         pid = os.fork()
         if pid == 0:
-            child(gate, line.split())
-        os.close(gate)
+            child(line.split())
+        os.waitpid(pid, os.WUNTRACED)
         print(pid, flush=True)
         sys.stdin.readline()
-        os.write(opener, b"g")
-        os.close(opener)
+        os.kill(pid, signal.SIGCONT)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
