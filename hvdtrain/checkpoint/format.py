@@ -79,8 +79,16 @@ def fsync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def persist(directory: Path, manifest: Manifest) -> None:
+    """Wait until the disk has a checkpoint that was written: every file of it, and their names."""
+    for name in (*manifest.files, manifests.NAME):
+        with open(directory / name, "rb") as file:
+            os.fsync(file.fileno())
+    fsync_directory(directory)
+
+
 def write(directory: Path, snapshot: Snapshot) -> Manifest:
-    """Write a snapshot into a new directory, file by file, each on disk before the next; the manifest is the last.
+    """Write a snapshot into a new directory, file by file; the manifest is the last. `persist` waits for the disk.
 
     Raises:
         CheckpointError: an entry has a name that cannot be a file's.
@@ -106,7 +114,6 @@ def write(directory: Path, snapshot: Snapshot) -> Manifest:
         files=files,
     )
     tensorfile.write_rows(directory / manifests.NAME, [memoryview(manifests.encode(manifest))])
-    fsync_directory(directory)
     return manifest
 
 

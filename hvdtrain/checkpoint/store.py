@@ -151,6 +151,8 @@ class Store:
     def publish(self, snapshot: Snapshot) -> Path:
         """Root only: write a checkpoint, verify it, give it its name, then let retention delete others.
 
+        What was written is read back while the disk still works on it; the name comes after both.
+
         Raises:
             OSError: the file system refused; nothing that was there before has changed.
             InvalidCheckpoint: what was written does not read back, likewise.
@@ -160,7 +162,7 @@ class Store:
         staging = self.directory / f".staging-{final.name}-{secrets.token_hex(4)}"
         try:
             formats.write(staging, snapshot)
-            formats.verify(staging)
+            formats.persist(staging, formats.verify(staging))
             self._supersede_after(snapshot.step)
             self._rename(staging, final)
         except BaseException:

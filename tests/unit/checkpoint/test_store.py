@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvdtrain.checkpoint import format as formats
 from hvdtrain.checkpoint.format import read
 from hvdtrain.checkpoint.manifest import Manifest
 from hvdtrain.checkpoint.store import Best, Store, kept
@@ -107,14 +108,16 @@ def test_a_save_that_fails_changes_nothing(store, snapshot_at, monkeypatch):
 
 def test_what_does_not_read_back_is_not_published(store, snapshot_at, monkeypatch):
     store.publish(snapshot_at(1))
-    real = os.fsync
+    real = formats.write
 
-    def corrupting(fd):
-        if os.readlink(f"/proc/self/fd/{fd}").endswith("model.safetensors"):
-            os.pwrite(fd, b"?", 100)
-        real(fd)
+    def corrupting(directory, snapshot):
+        manifest = real(directory, snapshot)
+        with (directory / "model.safetensors").open("r+b") as file:
+            file.seek(100)
+            file.write(b"?")
+        return manifest
 
-    monkeypatch.setattr(os, "fsync", corrupting)
+    monkeypatch.setattr(formats, "write", corrupting)
     with pytest.raises(InvalidCheckpoint, match=r"\.staging-step-00000002"):
         store.publish(snapshot_at(2))
     assert names(store) == ["step-00000001"]
