@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from faulty_job import MPIRUN, run_faulty
 
+from hvdtrain.data.audit import audit
+
 PHASES = ["data", "forward", "backward", "exchange", "update", "evaluate", "save"]
 WAYS = {
     "leaves": ["raise", "exit0", "exit3"],
@@ -141,6 +143,21 @@ def test_the_same_with_parameter_servers(kind, phase, rank, servers, asynchronou
     assert job.orphans == []
     assert job.gone_s < GONE_S + STALL_S * (kind == "stop"), job.stderr
     assert_named(job, kind, phase, rank)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_killed_run_with_a_server_goes_on_and_uses_each_sample_once(asynchronous, tmp_path):
+    settings = ["--sync.strategy", "parameter_server", "--sync.servers", "1", "--data.ledger", "true"]
+    settings += ["--sync.asynchronous", str(asynchronous).lower(), "--checkpoint.every_steps", "1"]
+    launch = [*MPIRUN, "-np", "3"]
+    killed = run_faulty(launch, *settings, run_dir=tmp_path / "run", fault=("kill", "forward", 1))
+    assert_named(killed, "kill", "forward", 1)
+    again = run_faulty(launch, *settings, "--resume", "auto", run_dir=tmp_path / "run")
+    assert (again.status, again.failure) == (0, None), again.stderr
+    assert "resumed from step" in again.stderr
+    report = audit(tmp_path / "run")
+    assert report.clean, report.text()
+    assert report.attempts == 2
 
 
 def test_the_failure_of_an_earlier_attempt_is_set_aside(tmp_path):
