@@ -24,6 +24,7 @@ from hvdtrain.errors import ConfigError
 VERSION = 1
 VARIABLES = ("HOROVOD_CYCLE_TIME", "HOROVOD_FUSION_THRESHOLD")  # milliseconds; bytes
 BINDINGS = ("none", "core")
+PROFILE_VARIABLE = "HVDTRAIN_PROFILE"  # tells ranks which profile their launcher has followed
 SECTION = "sync."  # the only section of the configuration that a profile may change
 
 
@@ -94,6 +95,18 @@ class Profile:
 def missing_variables(profile: Profile, env: Mapping[str, str]) -> dict[str, str]:
     """The profile's variables that `env` does not have: what was set by hand wins."""
     return {name: value for name, value in profile.launch.variables.items() if name not in env}
+
+
+def unfollowed(profile: Profile, env: Mapping[str, str]) -> list[str]:
+    """One sentence for each thing that only `hvdtrain launch` could have done, where it has not."""
+    if PROFILE_VARIABLE in env:
+        return []
+    asked = {"binding": profile.launch.binding, "yielding": profile.launch.yielding}
+    return [
+        f"launch.{name} of the profile is ignored: it is for `hvdtrain launch --profile`"
+        for name, value in asked.items()
+        if value is not None
+    ]
 
 
 def write(profile: Profile, file: Path) -> None:

@@ -31,6 +31,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "audit": ("hvdtrain.cli.audit", "prove from a run's ledger that each epoch used each sample once"),
     "install-horovod": ("hvdtrain.cli.install", "build Horovod for the torch and MPI that are there, and install it"),
     "bench": ("hvdtrain.cli.bench", "measure how fast it is on this machine, side by side with what else there is"),
+    "tune": ("hvdtrain.cli.tune", "find the fastest settings for a recipe, its hosts and ranks, as a profile"),
     "predict": ("hvdtrain.cli.predict", "foretell the time of a step on more ranks, or over another network"),
     "doctor": ("hvdtrain.cli.doctor", "examine this host: will a training run here, and what is to be done?"),
     "export": ("hvdtrain.cli.export", "write the model of a run's newest valid checkpoint to one file"),

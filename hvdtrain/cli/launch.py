@@ -22,8 +22,9 @@ from hvdtrain.launch.allocation import allocation
 from hvdtrain.launch.environment import withheld_names
 from hvdtrain.launch.network import addresses, check_network, interface_in
 from hvdtrain.launch.selection import LAUNCHERS, Choice, select
-from hvdtrain.launch.spec import Host, Invocation, LaunchSpec
+from hvdtrain.launch.spec import Host, Invocation, LaunchSpec, is_training
 from hvdtrain.launch.transcript import transcript
+from hvdtrain.profile import PROFILE_VARIABLE, missing_variables, read
 
 if TYPE_CHECKING:
     from hvdtrain.launch.aftermath import Policy
@@ -49,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--env", action="append", default=[], metavar="GLOB", help="further variables that other hosts get (repeatable)"
     )
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="what `hvdtrain tune` found; what is set wins over it"
+    )
     parser.add_argument("--no-preflight", action="store_true", help="do not ask the hosts before ranks start on them")
     parser.add_argument("--max-restarts", type=int, default=0, metavar="K", help="start a failed job again, K times")
     parser.add_argument(
@@ -68,6 +72,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Start the job, or print how it would be started; returns the job's own exit status."""
     choice = select(arguments.launcher, os.environ, dry_run=arguments.dry_run)
     spec, notes = specification(arguments, os.environ)
+    if arguments.profile:
+        spec = tuned(spec, arguments.profile, os.environ)
+        if spec.binding and choice.tool.flavour != "openmpi":
+            print(
+                f"hvdtrain: warning: launch.binding {spec.binding} is ignored: not by Open MPI's mpirun",
+                file=sys.stderr,
+            )
     for name in withheld_names(os.environ, arguments.env):
         print(f"hvdtrain: warning: --env does not pass {name} on: it looks like a secret", file=sys.stderr)
     invocation = build(choice, spec, os.environ, notes)
@@ -75,6 +86,24 @@ def run(arguments: argparse.Namespace) -> int:
         print(transcript(invocation), end="")
         return 0
     return start(spec, choice, arguments)
+
+
+def tuned(spec: LaunchSpec, file: Path, env: Mapping[str, str]) -> LaunchSpec:
+    """The job with what a profile says of launching; `hvdtrain run` is given the profile, too, unless it has one.
+
+    Raises:
+        ConfigError: the file is no profile.
+    """
+    profile = read(file)
+    told = any(word.partition("=")[0] == "--profile" for word in spec.command)
+    handed_on = () if told or not is_training(spec.command) else ("--profile", str(file.absolute()))
+    return replace(
+        spec,
+        command=(*spec.command, *handed_on),
+        binding=profile.launch.binding,
+        yielding=profile.launch.yielding,
+        tuned=(*missing_variables(profile, env).items(), (PROFILE_VARIABLE, str(file.absolute()))),
+    )
 
 
 def start(spec: LaunchSpec, choice: Choice, arguments: argparse.Namespace) -> int:

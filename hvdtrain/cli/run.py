@@ -18,7 +18,7 @@ from hvdtrain.checks import LaunchFacts, guard
 from hvdtrain.cli.settings import check, nearest, read_settings, settings_parser, split_settings, to_yaml
 from hvdtrain.config import IDENTITY, Config, flatten, overlay, unflatten
 from hvdtrain.errors import EXIT_DONE, EXIT_STOPPED, ConfigError
-from hvdtrain.profile import Profile, missing_variables
+from hvdtrain.profile import Profile, missing_variables, unfollowed
 from hvdtrain.profile import read as read_profile
 
 
@@ -142,6 +142,9 @@ def main(words: Sequence[str]) -> int:
     if command.profile:
         os.environ |= missing_variables(command.profile, os.environ)  # Horovod reads them when it starts
     with hvdtrain.init(seed=config.train.seed, deterministic=config.sync.deterministic) as run:
+        if run.topology.is_root and command.profile:
+            for sentence in unfollowed(command.profile, os.environ):
+                run.log.warning("%s", sentence)
         summary = train(run, source, request)
         if run.topology.is_root:
             _report(summary, command.run_dir)

@@ -80,6 +80,8 @@ def job_variables(spec: LaunchSpec) -> Iterator[Variable]:
     """What every rank is told of its job: its network, and the token by which its processes are found."""
     if spec.network:
         yield Variable(NETWORK_VARIABLE, spec.network, "each rank finds its own interface in it for Gloo and NCCL")
+    for name, value in spec.tuned:
+        yield Variable(name, value, placement.WHY_TUNED)
     if spec.token:
         yield Variable(TOKEN_VARIABLE, spec.token, "marks the processes of this job, so that none is left on any host")
 
@@ -114,7 +116,10 @@ def _host(host: Host, tool: Tool) -> str:
 
 def tuning(spec: LaunchSpec) -> Iterator[Option]:
     """What makes CPU training fast and the output quiet."""
-    yield Option(("--bind-to", "none"), placement.WHY_UNBOUND)
+    if spec.binding == "core":
+        yield Option(("--bind-to", "core"), placement.WHY_TUNED)
+    else:
+        yield Option(("--bind-to", "none"), placement.WHY_UNBOUND)
     if why := placement.why_yield(spec):
         yield Option(("--mca", "mpi_yield_when_idle", "1"), why)
     yield Option(("--mca", "btl_base_warn_component_unused", "0"), "no warning for each network card that is not there")

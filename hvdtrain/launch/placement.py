@@ -19,6 +19,8 @@ THREADS_PER_RANK = 2  # the rank's own and Horovod's background thread
 
 WHY_UNBOUND = "a rank and Horovod's background thread must not share one core, to which the default would bind both"
 
+WHY_TUNED = "the profile says so, which was found faster here"
+
 
 def crowded(ranks: int, cores: int) -> bool:
     """Whether ranks and their background threads exceed the cores of one host."""
@@ -27,6 +29,8 @@ def crowded(ranks: int, cores: int) -> bool:
 
 def why_yield(spec: LaunchSpec) -> str | None:
     """The reason for yielding on the busiest host, or None where waiting ranks should spin."""
+    if spec.yielding is not None:
+        return WHY_TUNED if spec.yielding else None
     ranks, cores = spec.busiest(), spec.cores_per_host
     if not crowded(ranks, cores):
         return None

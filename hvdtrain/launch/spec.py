@@ -65,6 +65,9 @@ class LaunchSpec:
         as_root: whether the launcher runs as root, which Open MPI must be told.
         connect_timeout_s: limit for one ssh connection.
         token: marks the job's processes on every host, so that they are found; empty where nothing is started.
+        binding: `core` binds each rank to one, by Open MPI's mpirun; None binds none.
+        yielding: whether a waiting MPI gives its core away; None decides it by ranks and cores.
+        tuned: further variables of the job, from a profile: name, value.
     """
 
     command: tuple[str, ...]
@@ -77,6 +80,9 @@ class LaunchSpec:
     as_root: bool = False
     connect_timeout_s: int = CONNECT_TIMEOUT_S
     token: str = ""
+    binding: str | None = None
+    yielding: bool | None = None
+    tuned: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -191,9 +197,14 @@ def told_to_resume(command: tuple[str, ...]) -> bool:
     return any(word.partition("=")[0] == "--resume" for word in command)
 
 
+def is_training(command: tuple[str, ...]) -> bool:
+    """Whether it is `hvdtrain run`."""
+    return command[0].rpartition("/")[2] == "hvdtrain" and command[1:2] == ("run",)
+
+
 def resuming(command: tuple[str, ...]) -> tuple[str, ...]:
     """A training that goes on from its last checkpoint, whatever it said; any other command as it is."""
-    if command[0].rpartition("/")[2] != "hvdtrain" or command[1:2] != ("run",):
+    if not is_training(command):
         return command
     words = list(command)
     if "--resume" in words[:-1]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hvdtrain.cli.run import read_command
 from hvdtrain.errors import ConfigError
-from hvdtrain.profile import Launching, Prediction, Profile, missing_variables, read, write
+from hvdtrain.profile import Launching, Prediction, Profile, missing_variables, read, unfollowed, write
 from hvdtrain.train.pace import KEPT, WARM_UP, Pace
 
 FULL = Profile(
@@ -86,6 +86,12 @@ def test_settings_of_a_profile_are_checked_like_others(file):
 def test_variables_that_are_set_win():
     assert missing_variables(FULL, {}) == {"HOROVOD_CYCLE_TIME": "0.5"}
     assert missing_variables(FULL, {"HOROVOD_CYCLE_TIME": "1"}) == {}
+
+
+def test_what_only_the_launcher_could_do_is_named_where_it_did_not():
+    assert [sentence.split()[0] for sentence in unfollowed(FULL, {})] == ["launch.binding", "launch.yielding"]
+    assert unfollowed(FULL, {"HVDTRAIN_PROFILE": "digits.profile"}) == []
+    assert unfollowed(Profile(), {}) == []
 
 
 def test_a_prediction_is_compared_in_one_sentence():

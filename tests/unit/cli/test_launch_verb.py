@@ -9,6 +9,7 @@ import pytest
 
 from hvdtrain.cli import launch, main
 from hvdtrain.errors import LaunchError
+from hvdtrain.profile import Launching, Profile, write
 
 
 @pytest.fixture
@@ -116,3 +117,41 @@ def test_a_secret_that_was_asked_for_is_withheld_aloud(monkeypatch, capsys):
     shown = capsys.readouterr()
     assert "--env does not pass MY_TOKEN on" in shown.err
     assert "hush" not in shown.out
+
+
+TUNED = Launching(binding="core", yielding=False, variables={"HOROVOD_CYCLE_TIME": "0.5"})
+
+
+def dry_run(capsys, file, *command):
+    assert main(["launch", "-np", "2", "--profile", str(file), "--dry-run", "--", *command]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_profile_is_followed_and_handed_on(no_tools, capsys, tmp_path):
+    file = tmp_path / "my.profile"
+    write(Profile(launch=TUNED), file)
+    shown = dry_run(capsys, file, "hvdtrain", "run", "digits")
+    assert "--bind-to core" in shown
+    assert "mpi_yield_when_idle" not in shown
+    assert "HOROVOD_CYCLE_TIME=0.5" in shown
+    assert f"hvdtrain run digits --profile {file}" in shown
+
+
+def test_a_variable_that_is_set_wins_over_the_profile(no_tools, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "3")
+    write(Profile(launch=TUNED), tmp_path / "p")
+    assert "HOROVOD_CYCLE_TIME" not in dry_run(capsys, tmp_path / "p", "true")
+
+
+def test_a_command_with_a_profile_of_its_own_keeps_it(no_tools, capsys, tmp_path):
+    write(Profile(), tmp_path / "p")
+    shown = dry_run(capsys, tmp_path / "p", "hvdtrain", "run", "digits", "--profile", "other")
+    assert shown.count("--profile") == 1
+
+
+def test_a_bad_profile_is_one_clear_error(no_tools, capsys, tmp_path):
+    (tmp_path / "p").write_text("no")
+    assert main(["launch", "-np", "2", "--profile", str(tmp_path / "p"), "--dry-run", "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert "use the profile" in said
+    assert "Traceback" not in said
