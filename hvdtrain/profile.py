@@ -59,11 +59,11 @@ class Prediction:
 
     def against(self, measured_ms: float) -> str:
         """Prediction and reality in one sentence."""
-        off = 100.0 * (measured_ms / self.ms_per_step - 1.0)
+        off = round(100.0 * (self.ms_per_step / measured_ms - 1.0))
         inside = "within" if self.low <= measured_ms <= self.high else "outside"
         return (
-            f"{measured_ms:.2f} ms per step measured, {self.ms_per_step:.2f} predicted: {off:+.0f} %,"
-            f" {inside} the interval of {self.low:.2f} to {self.high:.2f}"
+            f"{measured_ms:.2f} ms per step measured, {self.ms_per_step:.2f} predicted, which is {off:+d} % off"
+            f" and {inside} the interval of {self.low:.2f} to {self.high:.2f}"
         )
 
 

@@ -46,5 +46,5 @@ def test_more_hosts_are_foretold_and_compared(four_hosts, rate, full, tmp_path):
         summary = json.loads((run_dir / "summary.json").read_text())
         assert summary["predicted_ms_per_step"] == foretold[str(size)]["ms_per_step"]
         assert summary["ms_per_step"] > 0
-        (said,) = (line for line in (done.stdout + done.stderr).splitlines() if "predicted:" in line)
+        (said,) = (line for line in (done.stdout + done.stderr).splitlines() if " predicted, " in line)
         print(f"{rate}, {size} ranks: {said}")

@@ -96,7 +96,10 @@ def test_what_only_the_launcher_could_do_is_named_where_it_did_not():
 
 def test_a_prediction_is_compared_in_one_sentence():
     said = FULL.predictions[4].against(11.0)
-    assert said == "11.00 ms per step measured, 10.00 predicted: +10 %, within the interval of 8.00 to 12.00"
+    assert (
+        said
+        == "11.00 ms per step measured, 10.00 predicted, which is -9 % off and within the interval of 8.00 to 12.00"
+    )
     assert "outside" in FULL.predictions[4].against(13.0)
 
 
@@ -139,5 +142,7 @@ def test_prediction_and_reality_are_logged_at_the_end():
     log = SimpleNamespace(info=lambda text, *values: said.append(text % values))
     pace = paced([0.01 * number for number in range(20)], FULL.predictions[4])
     pace.fit_ended(SimpleNamespace(run=SimpleNamespace(log=log)))
-    assert said == ["10.00 ms per step measured, 10.00 predicted: +0 %, within the interval of 8.00 to 12.00"]
+    assert said == [
+        "10.00 ms per step measured, 10.00 predicted, which is +0 % off and within the interval of 8.00 to 12.00"
+    ]
     assert pace.fields()["predicted_ms_per_step"] == 10.0

@@ -126,7 +126,8 @@ def link_of(ranks: list[Mapping[str, Mapping[str, float]]]) -> Link:
         fit({float(nbytes): statistics.mean(rank[nbytes][side] for rank in ranks) for nbytes in ranks[0]})
         for side in ("one_way", "exchange", "horovod")
     )
-    return Link(one_way=one_way, exchange=exchange, horovod=horovod)
+    unsteady = statistics.mean(of["exchange unsteady"] for rank in ranks for of in rank.values())
+    return Link(one_way=one_way, exchange=exchange, horovod=horovod, unsteady=unsteady)
 
 
 def from_reports(step: Mapping[str, Any], allreduce: Mapping[str, Any], *, model: str) -> Fitted:

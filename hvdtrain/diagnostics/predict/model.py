@@ -4,7 +4,8 @@
     exchange(p) = messages(p) * exchange(2), as measured / messages(2) - what backward hides
     messages(p) = the time of all messages that wait for each other in the all-reduce that MPI chooses at p ranks
 
-The time of one message, one way and as an exchange, was measured between two ranks, as was what backward hides.
+The time of one message, one way and as an exchange, was measured between two ranks, as was what backward hides. Where
+several pairs exchange at the same time, all wait for the slowest, so what exchanges differ by counts as well.
 `density` is how many ranks share a core. As soon as it is more than one, some rank always waits for a core and all
 others for that rank, so messages take longer, too: how long is measured at two ranks on one core. Nothing of this was
 measured beyond two ranks, and `Forecast.parts` says which number came from where.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 from hvdtrain.diagnostics.predict.algorithms import chosen, cost
 from hvdtrain.diagnostics.predict.line import Line
@@ -52,11 +54,22 @@ class Link:
         one_way: one message.
         exchange: two messages that cross each other.
         horovod: one all-reduce by Horovod, with its negotiation.
+        unsteady: standard deviation of an exchange, as a part of its mean.
     """
 
     one_way: Line
     exchange: Line
     horovod: Line
+    unsteady: float = 0.0
+
+    def slowest(self, pairs: int) -> Line:
+        """An exchange that so many pairs make at the same time, of which all wait for the slowest.
+
+        Blom 1958, Statistical Estimates and Transformed Beta-Variables: the largest of some normal deviates.
+        """
+        most = NormalDist().inv_cdf((pairs - 0.375) / (pairs + 0.25)) if pairs > 1 else 0.0
+        factor = 1.0 + most * self.unsteady
+        return Line(factor * self.exchange.intercept, factor * self.exchange.slope)
 
     @property
     def pair(self) -> float:
@@ -73,6 +86,7 @@ class Link:
                 max(network.latency_us, self.exchange.intercept + more), max(self.exchange.slope, self.pair * slope)
             ),
             horovod=self.horovod,
+            unsteady=self.unsteady,
         )
 
 
@@ -156,7 +170,7 @@ def exchange_ms(fitted: Fitted, size: int, network: Network | None) -> tuple[flo
 
     def messages(ranks: int, over: Link) -> float:
         costs = cost(chosen(fitted.flavour, fitted.version, size=ranks, nbytes=nbytes), ranks)
-        return 1e-3 * groups * costs.us(nbytes, exchange=over.exchange, one_way=over.one_way)
+        return 1e-3 * groups * costs.us(nbytes, exchange=over.slowest(ranks // 2), one_way=over.one_way)
 
     added = fitted.added(known)
     alone = 1e-3 * groups * link.horovod.at(nbytes)

@@ -129,6 +129,14 @@ def test_the_interval_holds_the_figure_and_widens_beyond_what_was_measured(size,
         assert (one.high - one.low) / one.ms > 2 * 0.02
 
 
+@given(st.floats(0.0, 0.5), st.integers(1, 5))
+def test_more_pairs_wait_longer_for_the_slowest(unsteady, power):
+    link = Link(one_way=COMPUTE, exchange=COMPUTE, horovod=COMPUTE, unsteady=unsteady)
+    assert link.slowest(1) == COMPUTE
+    assert link.slowest(2**power).slope >= link.slowest(2 ** (power - 1)).slope
+    assert Link(one_way=COMPUTE, exchange=COMPUTE, horovod=COMPUTE).slowest(2**power) == COMPUTE
+
+
 def test_backward_hides_no_more_than_the_exchange():
     model = fitted()
     hiding = fitted(two_ranks={1.0: model.compute.at(32) + 1.0})

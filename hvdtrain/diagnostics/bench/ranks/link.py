@@ -2,7 +2,7 @@
 
 The task: `sizes` in bytes and `limit_s`, about how long each size and side may take. It gives microseconds by size and
 side: `one_way` (half of there and back), `exchange` (both send to each other at the same time), and `horovod` (an
-all-reduce, its negotiation included).
+all-reduce, its negotiation included); and by `SIDE unsteady` their standard deviation as a part of that.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def sides(communicator: MPI.Comm, numel: int) -> dict[str, tuple[Operation, floa
     }
 
 
-def timed(operation: Operation, communicator: MPI.Comm, limit_s: float) -> float:
-    """Collective: seconds of one operation, mean of the middle half; the first says how many follow, uncounted."""
+def timed(operation: Operation, communicator: MPI.Comm, limit_s: float) -> list[float]:
+    """Collective: seconds of each operation, sorted; the first, which says how many follow, is not among them."""
     took_s: list[float] = []
     repeats = 1
     while len(took_s) < repeats:
@@ -57,9 +57,15 @@ def timed(operation: Operation, communicator: MPI.Comm, limit_s: float) -> float
         if len(took_s) == 1:
             mine = max(LEAST_REPEATS, min(MOST_REPEATS, int(limit_s / max(took_s[0], 1e-6))))
             repeats = 1 + communicator.allreduce(mine, op=MPI.MIN)
-    counted = sorted(took_s[1:])
-    aside = len(counted) // 4
-    return statistics.mean(counted[aside : len(counted) - aside])
+    return sorted(took_s[1:])
+
+
+def figures(side: str, seconds: list[float], times: float) -> dict[str, float]:
+    """The mean of the middle half in microseconds, and how far all but the fastest and the slowest are spread."""
+    aside = len(seconds) // 4
+    middle = statistics.mean(seconds[aside : len(seconds) - aside])
+    inner = seconds[1:-1] if len(seconds) >= 5 else seconds
+    return {side: 1e6 * middle / times, f"{side} unsteady": statistics.stdev(inner) / middle}
 
 
 def measure(task: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -69,10 +75,9 @@ def measure(task: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     with hvdtrain.init():
         communicator = MPI.COMM_WORLD.Dup()
         for nbytes in task["sizes"]:
-            found[str(nbytes)] = {
-                side: 1e6 * timed(operation, communicator, task["limit_s"]) / times
-                for side, (operation, times) in sides(communicator, nbytes // 4).items()
-            }
+            of_size = found.setdefault(str(nbytes), {})
+            for side, (operation, times) in sides(communicator, nbytes // 4).items():
+                of_size |= figures(side, timed(operation, communicator, task["limit_s"]), times)
     return found
 
 
