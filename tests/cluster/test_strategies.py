@@ -30,7 +30,7 @@ EXCHANGES = [
     Exchange("powersgd", 2, {"compression": "powersgd"}),
     Exchange("fp16", None, {"compression": "fp16"}),
     Exchange("shared_memory", 4, {"strategy": "shared_memory"}),
-    Exchange("local_sgd", 3, {"strategy": "local_sgd"}),
+    Exchange("local_sgd", 4, {"strategy": "local_sgd"}),
     Exchange("servers_beside_workers", None, SERVER),
     Exchange("a_server_of_its_own", 3, {**SERVER, "servers": 1}),
     Exchange("asynchronous", 2, {**SERVER, "asynchronous": "true"}, deterministic=False),
