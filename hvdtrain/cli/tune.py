@@ -37,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("-np", type=int, metavar="N", help="ranks (default: all slots of the hosts, or the cores here)")
     parser.add_argument("-H", dest="hosts", metavar="HOSTS", help="hosts with their slots: n1:2,n2:2")
     parser.add_argument("--network", metavar="CIDR", help="the network for the ranks' traffic")
-    parser.add_argument("--candidates", type=int, default=12, metavar="N", help="to try (default: %(default)s)")
+    parser.add_argument("--candidates", type=int, default=6, metavar="N", help="to try (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="of the first tries (default: %(default)s)")
     parser.add_argument(
         "--starts", type=int, default=6, metavar="N", help="of the winner and of the defaults, in turn (default: 6)"

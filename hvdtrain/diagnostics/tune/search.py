@@ -52,7 +52,7 @@ class Task:
     given: frozenset[str] = frozenset()
     ranks_per_host: int = 1
     cores: int = 1
-    candidates: int = 12
+    candidates: int = 6
     steps: int = 12
     starts: int = 6
     nondeterministic: bool = False
