@@ -41,7 +41,7 @@ def fastest_exact(run: Run, optimizer: torch.optim.Optimizer, config: SyncConfig
         run.collectives,
         controller=run.controller,
         device=run.device,
-        nbytes=2 * gradients * run.topology.local_size,
+        nbytes=gradients * run.topology.local_size,
     )
     if fault:
         return Choice("allreduce", fault)

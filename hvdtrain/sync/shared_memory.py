@@ -2,7 +2,8 @@
 
 Gradients lie in a window that the ranks of a host share. When a bucket is complete on all of them, each rank adds up
 its lane of it, over the ranks in their order; lanes go across hosts, all at once, and are added in the order of hosts;
-then every rank takes the sums. Who adds what in which order depends neither on timing nor on the choice of buckets.
+and the sums are put in place of every rank's gradients. Who adds what in which order depends neither on timing nor on
+the choice of buckets.
 
     exchange = SharedMemoryExchange(run, optimizer, bucket_bytes=8 * 2**20)
     exchange.watch(trainable_parameters, signal_numel=32)
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -27,9 +28,10 @@ from hvdtrain.errors import UsageError
 from hvdtrain.runtime import Run
 from hvdtrain.sync.buckets import buckets
 from hvdtrain.sync.contract import Reduction, Stateless
-from hvdtrain.sync.window import ALIGNMENT, Hosts, Window, aligned, refuse_impossible_window
+from hvdtrain.sync.window import Hosts, Window, aligned, refuse_impossible_window
 
 HALVES = (torch.float16, torch.bfloat16)  # summed in fp32
+PIECE = 2**16  # elements that are added up and repeated at once: fits a core's own cache
 
 
 @dataclass(eq=False)
@@ -39,14 +41,12 @@ class Bucket:
     Attributes:
         parameters: whose gradients.
         rows: the piece in each local rank's segment, of shape (numel,).
-        lanes: where each lane's sums go, of shapes that add up to numel.
         views: this rank's gradients in the piece, by parameter.
         waiting: parameters whose gradient is still missing in this step.
     """
 
     parameters: list[Parameter]
     rows: list[Tensor]
-    lanes: list[Tensor]
     views: dict[Parameter, Tensor]
     waiting: set[Parameter] = field(default_factory=set)
 
@@ -94,7 +94,7 @@ class SharedMemoryExchange(Stateless):
             self._run.collectives,
             controller=self._run.controller,
             device=next(iter(parameters.values()), carrier).device,
-            nbytes=2 * sum(map(_group_bytes, groups)) * local_size,
+            nbytes=sum(map(_group_bytes, groups)) * local_size,
         )
         self._allocate(groups, carrier)
         self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
@@ -107,30 +107,20 @@ class SharedMemoryExchange(Stateless):
         from mpi4py import MPI
 
         self._hosts = self._hosts or Hosts(MPI.COMM_WORLD)
-        lanes = self._hosts.lanes
-        sizes = [(_group_bytes(group), aligned(_group_bytes(group) // lanes + ALIGNMENT)) for group in groups]
-        self._window = Window(self._hosts.local, sum(gradients + sums for gradients, sums in sizes))
-        start = 0
-        for group, (gradients, sums) in zip(groups, sizes, strict=True):
-            self._buckets.append(self._bucket(group, start, gradients, carrier))
-            start += gradients + sums
+        sizes = [_group_bytes(group) for group in groups]
+        self._window = Window(self._hosts.local, sum(sizes))
+        for group, size, stop in zip(groups, sizes, accumulate(sizes), strict=True):
+            rows = [self._window.segment(rank)[stop - size : stop] for rank in range(self._hosts.local.size)]
+            self._buckets.append(self._bucket(group, [row.view(group[0].dtype) for row in rows], carrier))
 
-    def _bucket(self, group: Sequence[Tensor], start: int, size: int, carrier: Tensor) -> Bucket:
-        """A group's place in the window: `size` bytes of gradients, and behind them room for one lane's sums."""
-        assert self._window is not None
+    def _bucket(self, group: Sequence[Tensor], rows: list[Tensor], carrier: Tensor) -> Bucket:
+        """A group's gradients, one behind the other, in its piece of the window."""
         assert self._hosts is not None
-        window, dtype = self._window, group[0].dtype
-        local, lanes = self._hosts.local, self._hosts.lanes
-        rows = [window.segment(rank)[start : start + size].view(dtype) for rank in range(local.size)]
-        numel = len(rows[0])
-        cuts = [numel * lane // lanes for lane in range(lanes + 1)]
-        sums = [window.segment(lane)[start + size :] for lane in range(lanes)]
-        nbytes = [(stop - begin) * group[0].element_size() for begin, stop in pairwise(cuts)]
         parameters: list[Parameter] = []
         views: dict[Parameter, Tensor] = {}
         place = 0
         for tensor in group:
-            view = rows[local.rank][place : place + tensor.numel()].view(tensor.shape)
+            view = rows[self._hosts.local.rank][place : place + tensor.numel()].view(tensor.shape)
             place += _padded(tensor)
             if tensor is carrier:
                 self._signal = view
@@ -138,7 +128,7 @@ class SharedMemoryExchange(Stateless):
                 assert isinstance(tensor, Parameter)
                 parameters.append(tensor)
                 views[tensor] = view
-        return Bucket(parameters, rows, [sums[lane][: nbytes[lane]].view(dtype) for lane in range(lanes)], views)
+        return Bucket(parameters, rows, views)
 
     def arm(self, *, last: bool) -> None:
         """Let hooks send buckets in the coming backward pass only if it is the last of the step."""
@@ -190,16 +180,22 @@ class SharedMemoryExchange(Stateless):
         assert self._window is not None
         assert self._hosts is not None
         hosts = self._hosts
-        self._window.meet()
+        self._window.meet()  # all gradients are there; from here on each lane is its owner's alone, in all rows
         if hosts.cross is not None:
-            lane = hosts.local.rank
-            start = sum(len(part) for part in bucket.lanes[:lane])
-            sums = bucket.lanes[lane]
-            add_rows([row[start : start + len(sums)] for row in bucket.rows], sums)
-            if hosts.hosts > 1:
-                add_across_hosts(sums, hosts.cross)
-        self._window.meet()  # from here on nobody reads another rank's gradients
-        torch.cat(bucket.lanes, out=bucket.rows[hosts.local.rank])
+            numel, lane = len(bucket.rows[0]), hosts.local.rank
+            own = slice(numel * lane // hosts.lanes, numel * (lane + 1) // hosts.lanes)
+            lanes = [row[own] for row in bucket.rows]
+            if hosts.hosts == 1:
+                for pieces in zip(
+                    *(torch.split(lane, PIECE) for lane in lanes), strict=True
+                ):  # while they are in a cache
+                    add_rows(pieces)
+                    repeat(pieces)
+            else:
+                add_rows(lanes)
+                add_across_hosts(lanes[0], hosts.cross)
+                repeat(lanes)
+        self._window.meet()
 
     def step(self) -> None:
         """One step of the model's optimizer."""
@@ -242,19 +238,20 @@ def _refuse_second_arrival() -> None:
     )
 
 
-def add_rows(rows: Sequence[Tensor], out: Tensor) -> None:
-    """The sum of the rows, each of shape (n,), in their order; halves are added in fp32."""
-    if out.dtype in HALVES:
-        total = rows[0].float()
-        for row in rows[1:]:
-            total += row
-        out.copy_(total)
-    elif len(rows) == 1:
-        out.copy_(rows[0])
-    else:
-        torch.add(rows[0], rows[1], out=out)
-        for row in rows[2:]:
-            out += row
+def add_rows(rows: Sequence[Tensor]) -> None:
+    """Make the first row the sum of all, each of shape (n,), in their order; halves are added in fp32."""
+    first = rows[0]
+    total = first.float() if first.dtype in HALVES else first
+    for row in rows[1:]:
+        total += row
+    if total is not first:
+        first.copy_(total)
+
+
+def repeat(rows: Sequence[Tensor]) -> None:
+    """Make all rows like the first."""
+    for row in rows[1:]:
+        row.copy_(rows[0])
 
 
 def add_across_hosts(part: Tensor, cross: Any) -> None:
@@ -271,9 +268,8 @@ def add_across_hosts(part: Tensor, cross: Any) -> None:
     pieces = torch.empty(hosts, own, dtype=part.dtype)  # (hosts, elements of this host's piece)
     whole = _bytes(part)
     cross.Alltoallv([whole, counts, starts, "B"], [_bytes(pieces), [counts[rank]] * hosts, None, "B"])
-    total = torch.empty(own, dtype=part.dtype)
-    add_rows(list(pieces), total)
-    cross.Allgatherv([_bytes(total), counts[rank], "B"], [whole, counts, starts, "B"])
+    add_rows(list(pieces))
+    cross.Allgatherv([_bytes(pieces[0]), counts[rank], "B"], [whole, counts, starts, "B"])
 
 
 def _bytes(tensor: Tensor) -> Any:

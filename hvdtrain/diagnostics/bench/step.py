@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -26,6 +27,7 @@ from hvdtrain.diagnostics.bench.alternation import Samples, alternate
 from hvdtrain.diagnostics.bench.circumstances import Circumstances, load_average, observe
 from hvdtrain.diagnostics.bench.jobs import Job
 from hvdtrain.diagnostics.bench.report import Case, Finding, Report, speedups
+from hvdtrain.errors import HvdtrainError
 
 MODELS = ("mlp", "transformer", "cnn", "narrow")
 RATES = {"cnn": 0.90, "transformer": 0.90, "mlp": 0.80}  # least part of the rate without communication
@@ -122,10 +124,17 @@ def tuned_sides(task: Mapping[str, Any], size: int) -> dict[str, list[Job]]:
 
 
 def milliseconds(of: Sequence[Job], env: Mapping[str, str]) -> dict[str, float]:
-    """Model -> ms per step, mean over the ranks, of one start of each job."""
+    """Model -> ms per step, mean over the ranks, of one start of each job.
+
+    A start that fails is made once more: processes of DDP over Gloo abort now and then as they end.
+    """
     found: dict[str, float] = {}
     for job in of:
-        ranks = jobs.run(job, env=env)
+        try:
+            ranks = jobs.run(job, env=env)
+        except HvdtrainError as error:
+            print(f"hvdtrain bench: once more, as it failed: {error}", file=sys.stderr, flush=True)
+            ranks = jobs.run(job, env=env)
         found |= {model: 1e3 * statistics.mean(rank[model] for rank in ranks) for model in job.task["models"]}
     return found
 

@@ -71,12 +71,13 @@ def test_sums_over_hosts_are_right_and_do_not_depend_on_buckets(run, dtype, layo
 
 
 def test_rows_are_added_in_their_order():
-    rows = [torch.tensor([1e8]), torch.tensor([1.0]), torch.tensor([-1e8])]
-    out = torch.empty(1)
-    add_rows(rows, out)
-    assert out.item() == 0.0  # (1e8 + 1) - 1e8 in fp32
-    add_rows([rows[0], rows[2], rows[1]], out)
-    assert out.item() == 1.0
+    def added(*numbers):
+        rows = [torch.tensor([number]) for number in numbers]
+        add_rows(rows)
+        return rows[0].item()
+
+    assert added(1e8, 1.0, -1e8) == 0.0  # (1e8 + 1) - 1e8 in fp32
+    assert added(1e8, -1e8, 1.0) == 1.0
 
 
 @pytest.mark.parametrize("numel", [0, 1, 3, 1000])
