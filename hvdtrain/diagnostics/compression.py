@@ -65,6 +65,7 @@ def _turn(run: Run, model: str, compression: Any, steps: int, open_exchanges: Ex
     open_exchanges.callback(sync.close)
 
     def turn() -> Numbers:
+        """Collective: some steps, at the speed of the slowest rank."""
         run.collectives.barrier()
         began, before = time.perf_counter(), received_bytes()
         for _ in range(steps):
