@@ -7,7 +7,7 @@ import pytest
 from hvdtrain.diagnostics.bench import ask
 from hvdtrain.diagnostics.bench.table import table
 
-STEP_SIDES = {"no_communication", "hvdtrain", "horovod_plain", "ddp_gloo"}
+STEP_SIDES = {"no_communication", "hvdtrain", "hvdtrain_allreduce", "horovod_plain", "ddp_gloo"}
 TINY = {
     "step": {"models": ["tiny"], "tune": False},
     "overhead": {"steps": 10, "blocks": 1},
