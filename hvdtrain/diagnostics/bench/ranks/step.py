@@ -90,6 +90,7 @@ def ddp(task: dict[str, Any]) -> Iterator[Measure]:
         return timed(plain_step(built, model, optimizer_over(built.model)), steps)
 
     yield measure
+    dist.barrier()  # a rank that leaves while another still receives makes that one abort
     dist.destroy_process_group()
 
 
