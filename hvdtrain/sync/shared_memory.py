@@ -186,9 +186,8 @@ class SharedMemoryExchange(Stateless):
             own = slice(numel * lane // hosts.lanes, numel * (lane + 1) // hosts.lanes)
             lanes = [row[own] for row in bucket.rows]
             if hosts.hosts == 1:
-                for pieces in zip(
-                    *(torch.split(lane, PIECE) for lane in lanes), strict=True
-                ):  # while they are in a cache
+                cuts = (torch.split(row, PIECE) for row in lanes)
+                for pieces in zip(*cuts, strict=True):  # added and repeated while they are in a cache
                     add_rows(pieces)
                     repeat(pieces)
             else:

@@ -97,7 +97,7 @@ class SynchronousStep:
         self._begin()
 
     def _begin(self) -> None:
-        self._samples, self._loss, self._microbatches, self._looked = 0, 0.0, 0, False
+        self._samples, self._loss, self._microbatches = 0, 0.0, 0
         self._sums = dict.fromkeys(self.metrics, 0.0)
 
     def prepare(self) -> None:
@@ -118,8 +118,7 @@ class SynchronousStep:
         self._watched = list(self._trained.dense.values())
 
     def _watch_what_changed(self) -> None:
-        """Notice parameters that were frozen, unfrozen or added since the last step, once in each."""
-        self._looked = True
+        """Notice parameters that were frozen, unfrozen or added since the last step."""
         if self._trained.changed():
             self._watch()
 
@@ -128,7 +127,7 @@ class SynchronousStep:
 
         Parameters that were added since the last step take root's values before the first forward pass of a step.
         """
-        if not self._looked and torch.is_grad_enabled():
+        if not self._microbatches and torch.is_grad_enabled():
             self._watch_what_changed()
         return self._precision.autocast()
 
@@ -174,8 +173,7 @@ class SynchronousStep:
         return self._weights
 
     def _open(self, global_samples: int | None) -> None:
-        if not self._looked:
-            self._watch_what_changed()
+        self._watch_what_changed()
         for parameter in self._trained.all:  # another model's backward may have come by
             parameter.grad = None
         if global_samples:
