@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where checkpoints are written (checkpoint)")
     parser.add_argument(
-        "--sizes", type=_sizes, metavar="N,N", help="numbers of ranks, such as 1,2,4 (scaling; default: 1 to the cores)"
+        "--sizes", type=sizes, metavar="N,N", help="numbers of ranks, such as 1,2,4 (scaling; default: 1 to the cores)"
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it as well (extra: plot)")
@@ -73,11 +73,12 @@ def parameters_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return parameters
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = tuple(sorted({int(word) for word in text.split(",")}))
-    if sizes[0] < 1:
+def sizes(text: str) -> tuple[int, ...]:
+    """Read numbers of ranks, such as `1,2,4`, for an option."""
+    found = tuple(sorted({int(word) for word in text.split(",")}))
+    if found[0] < 1:
         raise argparse.ArgumentTypeError("at least one rank")
-    return sizes
+    return found
 
 
 def _say(line: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain import profile
+from hvdtrain.cli.bench import sizes
 from hvdtrain.cli.settings import split_settings
 from hvdtrain.diagnostics.predict.measure import Subject, from_reports, measure
 from hvdtrain.diagnostics.predict.model import Fitted, Forecast, Network, forecast
@@ -37,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("recipe", nargs="?", metavar="RECIPE|FILE.py", help="and its settings, as after `hvdtrain run`")
-    parser.add_argument("--ranks", type=_ranks, required=True, metavar="N,N", help="numbers of ranks to predict for")
+    parser.add_argument("--ranks", type=sizes, required=True, metavar="N,N", help="numbers of ranks to predict for")
     parser.add_argument("-H", dest="hosts", metavar="HOSTS", help="two hosts to measure on: n1:1,n2:1 (default: here)")
     parser.add_argument("--network", metavar="CIDR", help="the network between them")
     parser.add_argument(
@@ -143,13 +144,6 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UsageError(f"read the report {file}", found=str(error), remedy="hvdtrain bench step --json") from error
     return tree
-
-
-def _ranks(text: str) -> tuple[int, ...]:
-    sizes = tuple(sorted({int(word) for word in text.split(",")}))
-    if sizes[0] < 1:
-        raise argparse.ArgumentTypeError("at least one rank")
-    return sizes
 
 
 def _scaled(units: dict[str, float]) -> Any:
