@@ -4,7 +4,7 @@
 |---|---|
 | `tensorfile` | one safetensors file: named tensors, written with its hash, read against what is expected |
 | `manifest` | what a checkpoint says about itself, sealed by its own digest |
-| `format` | a directory of those: write it, read it, verify it |
+| `format` | a directory of those: write it, read it, check it |
 | `store` | many such directories: publish, find the newest valid one, keep the right ones (root only) |
 | `snapshot` | a copy of the state that the steps can leave behind |
 | `writer` | one save in flight |

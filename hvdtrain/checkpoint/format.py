@@ -88,11 +88,12 @@ def persist(directory: Path, manifest: Manifest) -> None:
 
 
 def write(directory: Path, snapshot: Snapshot) -> Manifest:
-    """Write a snapshot into a new directory, file by file; the manifest is the last. `persist` waits for the disk.
+    """Write a snapshot into a new directory and read each file back, the manifest last. `persist` waits for the disk.
 
     Raises:
         CheckpointError: an entry has a name that cannot be a file's.
-        OSError: the disk is full, the directory exists, or anything else that a file system says.
+        OSError: the disk is full, the directory exists, a file reads back as something else, or anything else that a
+            file system says.
     """
     _check_names(snapshot)
     directory.mkdir(mode=DIRECTORY_MODE)
@@ -136,11 +137,11 @@ def read(directory: Path) -> Checkpoint:
     return _load(directory, "cpu")
 
 
-def verify(directory: Path) -> Manifest:
-    """Read every byte of a checkpoint, in constant memory, and keep nothing of it but the manifest.
+def check(directory: Path) -> Manifest:
+    """What `read` checks but for the bytes of tensors, which `write` has compared already.
 
     Raises:
-        InvalidCheckpoint: as `read`.
+        InvalidCheckpoint: as `read`, but for damage inside the tensors.
     """
     return _load(directory, "meta").manifest
 

@@ -154,15 +154,15 @@ class Store:
         What was written is read back while the disk still works on it; the name comes after both.
 
         Raises:
-            OSError: the file system refused; nothing that was there before has changed.
-            InvalidCheckpoint: what was written does not read back, likewise.
+            OSError: the file system refused or gave back other bytes; nothing that was there before has changed.
+            InvalidCheckpoint: the snapshot makes a checkpoint that could not be read, likewise.
         """
         final = self.path(snapshot.step)
         self._make_directory()
         staging = self.directory / f".staging-{final.name}-{secrets.token_hex(4)}"
         try:
             formats.write(staging, snapshot)
-            formats.persist(staging, formats.verify(staging))
+            formats.persist(staging, formats.check(staging))
             self._supersede_after(snapshot.step)
             self._rename(staging, final)
         except BaseException:

@@ -1,4 +1,4 @@
-"""One safetensors file: named tensors, hashed while they are written, and read only as what they are expected to be.
+"""One safetensors file: named tensors, read back when written, and read only as what they are expected to be.
 
 Reading parses nothing: the header that must be there follows from the expected names, dtypes and shapes, and is
 compared byte by byte. So no header, however absurd, can make the reader allocate more than the file is long.
@@ -14,16 +14,19 @@ Source: https://github.com/huggingface/safetensors#format
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -104,29 +107,67 @@ def begin_writeback(file: BinaryIO, start: int, count: int) -> None:
         _SYNC_FILE_RANGE(file.fileno(), ctypes.c_int64(start), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
 
 
-def write_rows(path: Path, rows: Iterable[memoryview]) -> FileEntry:
-    """Write rows of bytes to a new file; the disk has begun with them, and is not waited for."""
-    hasher, length = hashlib.sha256(), 0
+def write_rows(path: Path, rows: Sequence[memoryview]) -> FileEntry:
+    """Write rows of bytes to a new file and read them back; the disk has begun with them, and is not waited for.
+
+    A thread hashes the rows meanwhile. The rows must not change until this returns.
+
+    Raises:
+        OSError: the file exists, the disk is full, or what is read back is not what was written.
+    """
+    with ThreadPoolExecutor(1, "hvdtrain-hash") as pool:
+        digest = pool.submit(_sha256, rows)
+        _write(path, rows)
+        _read_back(path, rows)
+        return FileEntry(sum(map(len, rows)), digest.result())
+
+
+def _sha256(rows: Iterable[memoryview]) -> str:
+    hasher = hashlib.sha256()
+    for row in rows:
+        for chunk in _chunks(row):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _write(path: Path, rows: Iterable[memoryview]) -> None:
+    written = 0
     with create(path) as file:
         for row in rows:
             for chunk in _chunks(row):
                 file.write(chunk)
-                begin_writeback(file, length, len(chunk))
-                hasher.update(chunk)
-                length += len(chunk)
-    return FileEntry(length, hasher.hexdigest())
+                begin_writeback(file, written, len(chunk))
+                written += len(chunk)
+
+
+def _read_back(path: Path, rows: Iterable[memoryview]) -> None:
+    """Compare a file with the rows that were written to it."""
+    buffer = np.empty(CHUNK_BYTES, np.uint8)
+    with path.open("rb", buffering=0) as file:
+        for row in rows:
+            for chunk in _chunks(row):
+                found = buffer[: len(chunk)]
+                same = _fill(file, found.data) and np.array_equal(found, np.frombuffer(chunk, np.uint8))
+                if not same:
+                    raise OSError(errno.EIO, "reads back as other bytes than were written", str(path))
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
-    """Write tensors to a new safetensors file; the disk has begun with them, and is not waited for."""
+    """Write tensors to a new safetensors file as `write_rows` does."""
     leaves = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()]
-    rows = (raw_bytes(tensors[leaf[0]]).numpy().data for leaf in layout(leaves))
-    return write_rows(path, _first(memoryview(header(leaves)), rows))
+    rows = [raw_bytes(tensors[leaf[0]]).numpy().data for leaf in layout(leaves)]
+    return write_rows(path, [memoryview(header(leaves)), *rows])
 
 
-def _first(row: memoryview, rows: Iterable[memoryview]) -> Iterator[memoryview]:
-    yield row
-    yield from rows
+def _fill(file: BinaryIO, row: memoryview) -> bool:
+    """Fill a row with the next bytes of an unbuffered file; false if it ends before."""
+    filled = 0
+    while filled < len(row):
+        count = file.readinto(row[filled:])  # type: ignore[attr-defined]
+        if not count:
+            return False
+        filled += count
+    return True
 
 
 def open_regular(name: str, *, directory: int) -> BinaryIO:
@@ -159,12 +200,8 @@ class HashingReader:
     def readinto(self, row: memoryview) -> None:
         """Fill `row` with the next bytes."""
         for chunk in _chunks(row):
-            filled = 0
-            while filled < len(chunk):
-                count = self._file.readinto(chunk[filled:])  # type: ignore[attr-defined]
-                if not count:
-                    raise ValueError("ends early")
-                filled += count
+            if not _fill(self._file, chunk):
+                raise ValueError("ends early")
             self._hasher.update(chunk)
 
     def read(self, count: int) -> bytes:
@@ -172,13 +209,6 @@ class HashingReader:
         row = bytearray(count)
         self.readinto(memoryview(row))
         return bytes(row)
-
-    def skip(self, count: int) -> None:
-        """Hash the next bytes without keeping them."""
-        row = memoryview(bytearray(min(count, CHUNK_BYTES)))
-        while count:
-            self.readinto(row[: min(count, len(row))])
-            count -= min(count, len(row))
 
     def finish(self) -> None:
         """Compare the hash of everything read with the one expected."""
@@ -193,7 +223,7 @@ def read(file: BinaryIO, leaves: Iterable[Leaf], expected: FileEntry, *, device:
         file: an open file at its beginning.
         leaves: (name, dtype, shape) of every tensor that the file must hold, and no other.
         expected: its length and hash.
-        device: `cpu`, or `meta` to verify alone, in constant memory; the tensors then have no values.
+        device: `cpu`, or `meta` to check length and header alone; the tensors then have no values.
 
     Raises:
         ValueError: it is another file, damaged, or not the whole of it.
@@ -205,12 +235,9 @@ def read(file: BinaryIO, leaves: Iterable[Leaf], expected: FileEntry, *, device:
     reader = HashingReader(file, expected)
     if reader.read(len(head)) != head:
         raise ValueError("its header does not list the tensors of state.json")
-    tensors = {}
-    for leaf in ordered:
-        tensors[leaf[0]] = torch.empty(leaf[2], dtype=DTYPES[leaf[1]], device=device)
-        if device == "meta":
-            reader.skip(nbytes(leaf))
-        else:
-            reader.readinto(raw_bytes(tensors[leaf[0]]).numpy().data)
-    reader.finish()
+    tensors = {name: torch.empty(shape, dtype=DTYPES[dtype], device=device) for name, dtype, shape in ordered}
+    if device != "meta":
+        for tensor in tensors.values():
+            reader.readinto(raw_bytes(tensor).numpy().data)
+        reader.finish()
     return tensors

@@ -19,7 +19,8 @@ from hvdtrain.checkpoint.store import Store
 from hvdtrain.statetree import tree_digest
 
 CALL = re.compile(r"^(\d+) +(\w+)\(")
-KILLED = re.compile(r"^\d+ +(\w+)\(.*= \?$", re.MULTILINE)
+KILLED = re.compile(r"^\d+ +(\w+)\(.*(?:= \?|<unfinished \.\.\.>)$", re.MULTILINE)
+OF_MEMORY = {"mmap"}  # strace counts it among those on descriptors; of a thread's stack it is none
 
 
 class Saver:
@@ -69,11 +70,11 @@ def saver(scratch):
 
 
 def calls_in(trace):
-    """(name, how many of that name this thread has made) for each call, in order."""
+    """(name, how many of that name this thread has made) for each call on files, in order."""
     seen, calls = Counter(), []
     for match in filter(None, map(CALL.match, trace.splitlines())):
         seen[match.groups()] += 1
-        calls.append((match[2], seen[match.groups()]))
+        calls += [(match[2], seen[match.groups()])] if match[2] not in OF_MEMORY else []
     return sorted(set(calls), key=calls.index)
 
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from hvdtrain.checkpoint.format import Snapshot, peek, read, verify, write
+from hvdtrain.checkpoint.format import Snapshot, check, peek, read, write
 from hvdtrain.checkpoint.manifest import decode, encode, to_json
 from hvdtrain.checkpoint.tensorfile import header
 from hvdtrain.errors import CheckpointError, InvalidCheckpoint
@@ -23,17 +23,17 @@ def directory(tmp_path, snapshot_at):
 
 
 def refused(directory, match=None):
-    """Assert that `read` and `verify` refuse a directory in the same words, and change nothing in it or around it."""
+    """Assert that `read` and `check` refuse a directory in the same words, and change nothing in it or around it."""
     before = {path.name: os.lstat(path) for path in directory.parent.rglob("*")}
     with pytest.raises(InvalidCheckpoint, match=match) as reading:
         read(directory)
-    with pytest.raises(InvalidCheckpoint) as verifying:
-        verify(directory)
+    with pytest.raises(InvalidCheckpoint) as checking:
+        check(directory)
     after = {path.name: os.lstat(path) for path in directory.parent.rglob("*")}
     unchanged = [(stat.st_mtime_ns, stat.st_size, stat.st_mode, stat.st_ino) for stat in before.values()]
     assert [(stat.st_mtime_ns, stat.st_size, stat.st_mode, stat.st_ino) for stat in after.values()] == unchanged
     assert str(directory) in str(reading.value)
-    assert str(verifying.value) == str(reading.value)
+    assert str(checking.value) == str(reading.value)
 
 
 def test_what_is_written_is_read(directory, state_at):
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(directory, state_at):
     assert checkpoint.entries.keys() == state_at(3).keys()
     assert tree_digest(checkpoint.entries) == tree_digest(state_at(3))
     assert (checkpoint.manifest.step, checkpoint.manifest.run_id, checkpoint.manifest.size) == (3, "run", 1)
-    assert verify(directory) == peek(directory) == checkpoint.manifest
+    assert check(directory) == peek(directory) == checkpoint.manifest
 
 
 def test_the_directory_is_private_and_holds_what_the_manifest_says(directory):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdtrain.checkpoint import format as formats
+from hvdtrain.checkpoint import tensorfile
 from hvdtrain.checkpoint.format import read
 from hvdtrain.checkpoint.manifest import Manifest
 from hvdtrain.checkpoint.store import Best, Store, kept
@@ -106,19 +107,27 @@ def test_a_save_that_fails_changes_nothing(store, snapshot_at, monkeypatch):
     assert store.newest_valid().manifest.step == 1
 
 
-def test_what_does_not_read_back_is_not_published(store, snapshot_at, monkeypatch):
+@pytest.mark.parametrize("name", ["model.safetensors", "state.json", "manifest.json"])
+def test_what_does_not_read_back_is_not_published(store, snapshot_at, monkeypatch, name):
     store.publish(snapshot_at(1))
-    real = formats.write
+    real = tensorfile._write
 
-    def corrupting(directory, snapshot):
-        manifest = real(directory, snapshot)
-        with (directory / "model.safetensors").open("r+b") as file:
-            file.seek(100)
-            file.write(b"?")
-        return manifest
+    def corrupting(path, rows):
+        real(path, rows)
+        if path.name == name:
+            with path.open("r+b") as file:
+                file.write(b"?")
 
-    monkeypatch.setattr(formats, "write", corrupting)
-    with pytest.raises(InvalidCheckpoint, match=r"\.staging-step-00000002"):
+    monkeypatch.setattr(tensorfile, "_write", corrupting)
+    with pytest.raises(OSError, match=rf"other bytes than were written: .*\.staging-step-00000002.*{name}"):
+        store.publish(snapshot_at(2))
+    assert names(store) == ["step-00000001"]
+
+
+def test_a_snapshot_that_could_not_be_read_is_not_published(store, snapshot_at, monkeypatch):
+    store.publish(snapshot_at(1))
+    monkeypatch.setattr(formats, "STATE_LIMIT_BYTES", 10)
+    with pytest.raises(InvalidCheckpoint, match=r"(?s)\.staging-step-00000002.*state.json: longer than 10 bytes"):
         store.publish(snapshot_at(2))
     assert names(store) == ["step-00000001"]
 

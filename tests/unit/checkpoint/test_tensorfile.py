@@ -1,12 +1,15 @@
 """The files are safetensors to everybody else, and nothing but the expected ones to us."""
 
+import errno
+import hashlib
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from hvdtrain.checkpoint import tensorfile
 from hvdtrain.checkpoint.tensorfile import nbytes, open_regular, read, write, write_rows
 from hvdtrain.statetree import DTYPES, flatten, leaves, raw_bytes
 
@@ -68,16 +71,39 @@ def test_files_are_for_their_owner_and_never_replaced(tmp_path):
         write_rows(tmp_path / "link", [memoryview(b"y")])
 
 
-def test_a_verifying_read_keeps_nothing_and_sees_the_same_faults(tmp_path):
+def test_a_reading_without_values_looks_at_length_and_header_alone(tmp_path):
     tensors = {"w": torch.arange(100.0)}
     entry = write(tmp_path / "t", tensors)
-    with opened(tmp_path / "t") as file:
-        assert read(file, leaves_of(tensors), entry, device="meta")["w"].is_meta
     data = bytearray((tmp_path / "t").read_bytes())
-    data[-1] ^= 1
-    (tmp_path / "t").write_bytes(data)
-    with opened(tmp_path / "t") as file, pytest.raises(ValueError, match="SHA-256 differs"):
-        read(file, leaves_of(tensors), entry, device="meta")
+    for position, fault in ((-1, None), (10, "header")):
+        data[position] ^= 1
+        (tmp_path / "t").write_bytes(data)
+        with opened(tmp_path / "t") as file, pytest.raises(ValueError, match=fault) if fault else nullcontext():
+            assert read(file, leaves_of(tensors), entry, device="meta")["w"].is_meta
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"?" + data[1:], lambda data: data[:-1] + b"?", lambda data: data[:-1]]
+)
+def test_what_reads_back_as_other_bytes_is_an_error_of_the_disk(tmp_path, monkeypatch, damage):
+    real = tensorfile._write
+
+    def damaging(path, rows):
+        real(path, rows)
+        path.write_bytes(damage(path.read_bytes()))
+
+    monkeypatch.setattr(tensorfile, "_write", damaging)
+    with pytest.raises(OSError, match="other bytes than were written") as raised:
+        write_rows(tmp_path / "f", [memoryview(b"x" * 9)])
+    assert raised.value.errno == errno.EIO
+
+
+def test_the_hash_is_that_of_all_rows(tmp_path):
+    rows = [memoryview(os.urandom(count)) for count in (0, 3, tensorfile.CHUNK_BYTES + 5)]
+    entry = write_rows(tmp_path / "f", rows)
+    whole = (tmp_path / "f").read_bytes()
+    assert whole == b"".join(rows)
+    assert (entry.length, entry.sha256) == (len(whole), hashlib.sha256(whole).hexdigest())
 
 
 @pytest.mark.parametrize(
