@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print what came out; what is measured now goes to stderr."""
+    from hvdtrain.diagnostics.bench.jobs import cleaned_up
     from hvdtrain.diagnostics.bench.picture import draw
     from hvdtrain.diagnostics.bench.picture import require as require_matplotlib
     from hvdtrain.diagnostics.bench.table import table
@@ -47,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     parameters = parameters_of(arguments)
     if arguments.plot:
         require_matplotlib(arguments.plot)  # before minutes are spent
-    report = ask(arguments.question, say=_say, **parameters)
+    with cleaned_up():
+        report = ask(arguments.question, say=_say, **parameters)
     if arguments.plot:
         draw(report, arguments.plot)
     print(json.dumps(report.as_json(), indent=2) if arguments.json else table(report), end="\n" * arguments.json)

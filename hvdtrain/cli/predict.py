@@ -20,6 +20,7 @@ from typing import Any
 from hvdtrain import profile
 from hvdtrain.cli.bench import sizes
 from hvdtrain.cli.settings import split_settings
+from hvdtrain.diagnostics.bench.jobs import cleaned_up
 from hvdtrain.diagnostics.predict.measure import Subject, from_reports, measure
 from hvdtrain.diagnostics.predict.model import Fitted, Forecast, Network, forecast
 from hvdtrain.diagnostics.predict.report import as_json, text
@@ -72,7 +73,8 @@ def main(words: Sequence[str]) -> int:
         subject = f"the model {arguments.model} of {arguments.step}"
     else:
         flat = tuple(word for name, value in settings for word in (name, value) if word is not None)
-        fitted = measured(arguments, (arguments.recipe, *flat))
+        with cleaned_up():
+            fitted = measured(arguments, (arguments.recipe, *flat))
         subject = " ".join((arguments.recipe, *flat))
     forecasts = [forecast(fitted, size=size, network=network) for size in arguments.ranks]
     if arguments.out:

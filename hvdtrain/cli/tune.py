@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hvdtrain.cli.settings import split_settings
+from hvdtrain.diagnostics.bench.jobs import cleaned_up
 from hvdtrain.diagnostics.bench.table import aligned, number, spread
 from hvdtrain.diagnostics.trainings import LEAST_STEPS
 from hvdtrain.diagnostics.tune.search import Found, Task, tune
@@ -60,7 +61,8 @@ def main(words: Sequence[str]) -> int:
     check(arguments)
     flat = tuple(word for name, value in settings for word in (name, value) if word is not None)
     task = task_of(arguments, (recipe, *flat), frozenset(name.removeprefix("--") for name, _ in settings))
-    found = tune(task, env=os.environ, say=_say)
+    with cleaned_up():
+        found = tune(task, env=os.environ, say=_say)
     out = arguments.out or Path(f"{Path(recipe).stem}.profile")
     write(found.profile(), out)
     if arguments.json:

@@ -1,8 +1,13 @@
 """`hvdtrain tune` on real ranks with a tiny budget: it searches, compares, and its profile runs, whatever it says."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+
+import pytest
 
 from hvdtrain.profile import read
 
@@ -29,6 +34,26 @@ def test_digits_are_tuned_and_run_with_what_was_found(tmp_path):
     hvdtrain("launch", "-np", "2", *words, cwd=tmp_path)
     assert json.loads((tmp_path / "runs" / "digits" / "summary.json").read_text())["steps"] == 8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.profile", "runs"], "nothing else is left"
+
+
+@pytest.mark.parametrize(
+    ("words", "sign"),
+    [
+        (["tune", "digits", "--shared", "."], "hvdtrain-tune-*/hvdtrain-trial-*/run"),
+        (["bench", "checkpoint", "--folder", "."], "hvdtrain-bench-*/checkpoints"),
+    ],
+)
+def test_nothing_is_left_of_one_that_is_told_to_end(words, sign, tmp_path):
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([*HVDTRAIN, *words], cwd=tmp_path, stderr=subprocess.DEVNULL, env=env) as process:
+        end_s = time.monotonic() + 60
+        while not list(tmp_path.glob(sign)):
+            assert process.poll() is None
+            assert time.monotonic() < end_s, f"no {sign} within a minute"
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_winner_is_followed_by_ranks(tmp_path):

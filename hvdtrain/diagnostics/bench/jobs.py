@@ -18,7 +18,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,16 @@ def run(job: Job, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S, share
         if status != 0 or not all(file.exists() for file in files):
             raise HvdtrainError(f"measure {shown(job)}", found=f"{status_text(status)}:\n{output[-2000:]}")
         return [json.loads(file.read_text()) for file in files]
+
+
+@contextmanager
+def cleaned_up() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, inside the context: jobs end with it, and temporary folders go."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def execute(argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> tuple[int | None, str]:

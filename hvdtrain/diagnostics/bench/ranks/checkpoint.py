@@ -22,6 +22,7 @@ from torch import Tensor
 from hvdtrain.checkpoint.manager import CheckpointManager
 from hvdtrain.collectives import Collectives, SoloTransport
 from hvdtrain.diagnostics.bench.alternation import alternate
+from hvdtrain.diagnostics.bench.jobs import cleaned_up
 from hvdtrain.diagnostics.bench.models import build
 from hvdtrain.diagnostics.bench.ranks import serve
 from hvdtrain.diagnostics.bench.ranks.step import plain_step
@@ -78,11 +79,15 @@ def save(task: dict[str, Any]) -> dict[str, dict[str, float]]:
     targets = {name: torch.empty_like(tensor) for name, tensor in state.items()}
     steps = iter(range(1, 1000))
     with tempfile.TemporaryDirectory(prefix="hvdtrain-bench-", dir=task["folder"]) as folder:
-        manager = manager_in(Path(folder, "checkpoints"))
+        checkpoints = Path(folder, "checkpoints")
+        manager = manager_in(checkpoints, keep=None)
 
         def saved() -> dict[str, float]:
+            before = list(checkpoints.glob("step-*"))
             manager.save(next(steps), {"model": dict(state)})
             manager.close()
+            for path in before:  # as the file of the other side: deleting is not timed
+                shutil.rmtree(path)
             assert manager.last_blocked_s is not None
             assert manager.last_save_s is not None
             return {"blocked": manager.last_blocked_s, "written": nbytes / manager.last_save_s}
@@ -97,9 +102,10 @@ def save(task: dict[str, Any]) -> dict[str, dict[str, float]]:
     return medians | restart
 
 
-def manager_in(folder: Path) -> CheckpointManager:
-    """A manager with its defaults, for one rank."""
-    return CheckpointManager(folder, collectives=Collectives(SoloTransport()), run_id="bench", keep=1, on_error="fail")
+def manager_in(folder: Path, *, keep: int | None = 1) -> CheckpointManager:
+    """A manager for one rank."""
+    collectives = Collectives(SoloTransport())
+    return CheckpointManager(folder, collectives=collectives, run_id="bench", keep=keep, on_error="fail")
 
 
 def restore_s(manager: CheckpointManager) -> float:
@@ -152,4 +158,5 @@ def measure(task: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    serve(measure)
+    with cleaned_up():
+        serve(measure)
