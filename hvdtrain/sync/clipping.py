@@ -56,8 +56,7 @@ def total_norm(gradients: Sequence[Tensor]) -> float:
     """The 2-norm of all elements together; infinite or not a number where one of them is, or where squares overflow."""
     if len(gradients) == 1 and not gradients[0].is_sparse:
         return float(torch.linalg.vector_norm(gradients[0]).item())
-    norms = _norms(gradients, 2.0)
-    return float(torch.linalg.vector_norm(torch.stack(norms)).item()) if norms else 0.0
+    return float(torch.linalg.vector_norm(_norms(gradients, 2.0)).item())
 
 
 def all_finite(gradients: Sequence[Tensor], norm: float | None = None) -> bool:
@@ -69,12 +68,16 @@ def all_finite(gradients: Sequence[Tensor], norm: float | None = None) -> bool:
             as long on a CPU, are looked at only where it is not finite.
     """
     norm = total_norm(gradients) if norm is None else norm
-    return math.isfinite(norm) or all(math.isfinite(largest.item()) for largest in _norms(gradients, math.inf))
+    return math.isfinite(norm) or bool(torch.isfinite(_norms(gradients, math.inf)).all())
 
 
-def _norms(gradients: Sequence[Tensor], order: float) -> list[Tensor]:
-    """One zero-dimensional fp32 tensor, or wider, for each gradient that has elements, on the first one's device."""
+def _norms(gradients: Sequence[Tensor], order: float) -> Tensor:
+    """Of each gradient that has elements: shape ``(n,)``, fp32 or wider, on the first one's device."""
     values = [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients]
     values = [value for value in values if value.numel()]
-    norms = torch._foreach_norm(values, order) if values else ()
-    return [norm.to(values[0].device, torch.promote_types(norm.dtype, torch.float32)) for norm in norms]
+    if not values:
+        return torch.zeros(0)
+    norms = torch._foreach_norm(values, order)
+    first = values[0].device
+    stacked = torch.stack([norm if norm.device == first else norm.to(first) for norm in norms])
+    return stacked.to(torch.promote_types(stacked.dtype, torch.float32))

@@ -142,6 +142,8 @@ class Exchange(Protocol):
         equal_gradients: whether `finish` gives all ranks the same gradients.
         replicated: whether all ranks hold the same parameters and optimizer state after each step.
         lockstep: whether `finish` shows every rank all signals of the same step.
+        flat: after `finish`, a few tensors that hold the gradients of all watched parameters, and zeros besides. None:
+            there is nothing but the gradients themselves.
         norm: collective; the 2-norm over all ranks' gradients from that of this rank's. None: each rank has all.
     """
 
@@ -149,6 +151,10 @@ class Exchange(Protocol):
     equal_gradients: bool
     replicated: bool
     lockstep: bool
+
+    @property
+    def flat(self) -> Sequence[Tensor] | None:
+        """See the class."""
 
     @property
     def norm(self) -> Callable[[float], float] | None:
@@ -201,6 +207,7 @@ class Stateless:
     equal_gradients = True
     replicated = True
     lockstep = True
+    flat: Sequence[Tensor] | None = None
     norm: Callable[[float], float] | None = None
 
     def settled(self) -> AbstractContextManager[None]:

@@ -45,6 +45,7 @@ class LocalSgdExchange:
     equal_gradients = False
     replicated = False
     lockstep = True
+    flat: Sequence[Tensor] | None = None
     norm = None
 
     def __init__(

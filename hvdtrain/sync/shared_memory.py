@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -41,14 +42,16 @@ class Bucket:
     Attributes:
         parameters: whose gradients.
         rows: the piece in each local rank's segment, of shape (numel,).
-        views: this rank's gradients in the piece, by parameter.
-        waiting: parameters whose gradient is still missing in this step.
+        views: this rank's gradients in the piece, one for each parameter.
+        gradients: all of them in one, with zeros between them, of shape (numel,) or a little less.
+        missing: the positions of parameters whose gradient has not come yet in this step.
     """
 
     parameters: list[Parameter]
     rows: list[Tensor]
-    views: dict[Parameter, Tensor]
-    waiting: set[Parameter] = field(default_factory=set)
+    views: list[Tensor]
+    gradients: Tensor
+    missing: set[int] = field(default_factory=set)
 
 
 class SharedMemoryExchange(Stateless):
@@ -69,7 +72,7 @@ class SharedMemoryExchange(Stateless):
         self._hosts: Hosts | None = None
         self._window: Window | None = None
         self._buckets: list[Bucket] = []
-        self._bucket_of: dict[Parameter, Bucket] = {}
+        self.flat: list[Tensor] = []
         self._signal = torch.zeros(0)
         self._hooks: list[Any] = []
         self._armed = False
@@ -97,11 +100,12 @@ class SharedMemoryExchange(Stateless):
             nbytes=sum(map(_group_bytes, groups)) * local_size,
         )
         self._allocate(groups, carrier)
-        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
-            for p in parameters.values()
+            parameter.register_post_accumulate_grad_hook(partial(self._arrived, bucket, position))  # type: ignore[no-untyped-call]
+            for bucket in self._buckets
+            for position, parameter in enumerate(bucket.parameters)
         ]
+        self.flat = [bucket.gradients for bucket in self._buckets]
 
     def _allocate(self, groups: Sequence[Sequence[Tensor]], carrier: Tensor) -> None:
         from mpi4py import MPI
@@ -116,62 +120,62 @@ class SharedMemoryExchange(Stateless):
     def _bucket(self, group: Sequence[Tensor], rows: list[Tensor], carrier: Tensor) -> Bucket:
         """A group's gradients, one behind the other, in its piece of the window."""
         assert self._hosts is not None
+        own = rows[self._hosts.local.rank]
         parameters: list[Parameter] = []
-        views: dict[Parameter, Tensor] = {}
-        place = 0
+        views: list[Tensor] = []
+        place = stop = 0
         for tensor in group:
-            view = rows[self._hosts.local.rank][place : place + tensor.numel()].view(tensor.shape)
+            view = own[place : place + tensor.numel()].view(tensor.shape)
             place += _padded(tensor)
             if tensor is carrier:
                 self._signal = view
             else:
                 assert isinstance(tensor, Parameter)
                 parameters.append(tensor)
-                views[tensor] = view
-        return Bucket(parameters, rows, views)
+                views.append(view)
+                stop = place
+        return Bucket(parameters, rows, views, own[:stop])
 
     def arm(self, *, last: bool) -> None:
         """Let hooks send buckets in the coming backward pass only if it is the last of the step."""
         if last and not self._armed:
             for bucket in self._buckets:
-                bucket.waiting = set(bucket.parameters)
+                bucket.missing.update(range(len(bucket.parameters)))
         self._armed = last
 
-    def _arrived(self, parameter: Parameter) -> None:
-        """After backward has accumulated a gradient: move it into the window, and send what is complete."""
-        bucket = self._bucket_of[parameter]
-        view = bucket.views[parameter]
-        if parameter.grad is not view and parameter.grad is not None:
-            if self._armed and parameter not in bucket.waiting:
-                _refuse_second_arrival()
-            view.copy_(parameter.grad)
-            parameter.grad = view
-        elif self._armed and parameter not in bucket.waiting:
+    def _arrived(self, bucket: Bucket, position: int, parameter: Parameter) -> None:
+        """After backward has accumulated a gradient: send what is complete."""
+        if not self._armed:
+            return
+        if position not in bucket.missing:
             _refuse_second_arrival()
-        if self._armed:
-            bucket.waiting.discard(parameter)
+        bucket.missing.remove(position)
+        if not bucket.missing:
             self._send_complete()
 
     def _send_complete(self) -> None:
         """Send buckets in their order, which is the same on all ranks; the last one also waits for the signal."""
-        while len(self._sent) < len(self._buckets) - 1 and not self._buckets[len(self._sent)].waiting:
-            self._sent.append(self._thread.submit(self._exchange, self._buckets[len(self._sent)]))
+        for bucket in self._buckets[len(self._sent) : -1]:
+            if bucket.missing:
+                return
+            self._send(bucket)
+
+    def _send(self, bucket: Bucket) -> None:
+        _move(bucket)
+        self._sent.append(self._thread.submit(self._exchange, bucket))
 
     def finish(self, signal: Tensor, samples: int) -> Tensor:
         """Collective: send what is left, with zeros for missing gradients, and wait for all sums."""
-        for bucket in self._buckets[len(self._sent) :]:
-            for parameter, view in bucket.views.items():
-                if parameter.grad is None:
-                    view.zero_()
-                elif parameter.grad is not view:
-                    view.copy_(parameter.grad)
-                parameter.grad = view
-            bucket.waiting = set()
+        last = self._buckets[-1]
+        for bucket in self._buckets[len(self._sent) : -1]:
+            self._send(bucket)
+        _move(last)
         self._signal.copy_(signal)
-        self._send_complete()
-        self._sent.append(self._thread.submit(self._exchange, self._buckets[-1]))
         for future in self._sent:
             future.result()
+        self._exchange(last)
+        for bucket in self._buckets:
+            bucket.missing.clear()
         self._sent, self._armed = [], False
         return self._signal.clone()
 
@@ -206,7 +210,7 @@ class SharedMemoryExchange(Stateless):
         for bucket in self._buckets:
             for parameter in bucket.parameters:
                 parameter.grad = None
-        self._hooks, self._buckets, self._bucket_of, self._signal = [], [], {}, torch.zeros(0)
+        self._hooks, self._buckets, self.flat, self._signal = [], [], [], torch.zeros(0)
         if self._window is not None:
             self._window.free()
             self._window = None
@@ -218,6 +222,21 @@ class SharedMemoryExchange(Stateless):
         if self._hosts is not None:
             self._hosts.free()
             self._hosts = None
+
+
+def _move(bucket: Bucket) -> None:
+    """Have this rank's gradients lie in the window, with zeros for those that there are none of."""
+    places, gradients = [], []
+    for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+        gradient = parameter.grad
+        if gradient is None:
+            view.zero_()
+        elif gradient is not view:
+            places.append(view)
+            gradients.append(gradient)
+        parameter.grad = view
+    if places:
+        torch._foreach_copy_(places, gradients)
 
 
 def _padded(tensor: Tensor) -> int:

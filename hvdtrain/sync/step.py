@@ -251,7 +251,7 @@ class SynchronousStep:
         for parameter, users in zip(self._watched, table.users, strict=True):
             if not users:
                 parameter.grad = None
-        gradients = [parameter.grad for parameter in self._trained.all if parameter.grad is not None]
+        gradients = self._trained.gradients(self._exchange.flat)
         factor = self._factor(samples)
         self._expected = float(samples)
         odd = table.ranks("nonfinite")

@@ -11,8 +11,10 @@ first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hvdtrain.collectives import Collectives
@@ -72,3 +74,12 @@ class Trained:
         self._identities = list(map(id, self.all))
         self.sparse = {name: parameter for name, parameter in found.items() if name in sparse}
         self.dense = {name: parameter for name, parameter in found.items() if name not in sparse}
+
+    def gradients(self, flat: Sequence[Tensor] | None) -> list[Tensor]:
+        """What holds all gradients, and zeros besides, for passes over them.
+
+        Args:
+            flat: tensors that hold those of all dense parameters; None: each has its own.
+        """
+        apart = self.all if flat is None else self.sparse.values()
+        return [*(flat or ()), *(parameter.grad for parameter in apart if parameter.grad is not None)]
