@@ -33,8 +33,9 @@ from hvdtrain.errors import EXIT_FAILED, HvdtrainError, InstallError
 from hvdtrain.failure import Failures
 from hvdtrain.install import linkage, record
 from hvdtrain.launch.network import NETWORK_VARIABLE, addresses, socket_variables
+from hvdtrain.launch.openmpi_rules import ring_between_hosts
 from hvdtrain.phases import Phases
-from hvdtrain.topology import Topology
+from hvdtrain.topology import Topology, detect
 
 LOGGER = logging.getLogger("hvdtrain")
 
@@ -107,7 +108,8 @@ def _start_horovod(facts: LaunchFacts) -> tuple[Topology, str]:
     built = tuple(name for name, there in (("mpi", hvd.mpi_built()), ("gloo", hvd.gloo_built())) if there)
     family, folder = linkage.family(_loaded_mpi()), record.mpi_bin(Path(sys.prefix))
     guard(replace(facts, controllers=built, horovod_mpi=family, mpi_bin=folder))
-    hvd.init()
+    with ring_between_hosts(os.environ, detect(os.environ)):
+        hvd.init()
     controller = "mpi" if hvd.mpi_built() and hvd.mpi_enabled() else "gloo"
     topology = Topology(
         rank=hvd.rank(),

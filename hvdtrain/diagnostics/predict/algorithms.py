@@ -5,7 +5,7 @@ ring, where every rank sends to one neighbour and receives from another; and exc
 which over TCP can take twice as long: the reply that starts one direction waits behind the bytes of the other.
 
     cost = ring(4)                                 # Cost(exchanges=(), passes=(0.25,) * 6)
-    chosen("openmpi", (5, 0, 11), size=3, nbytes=2**20)          # "rabenseifner"
+    chosen("openmpi", (5, 0, 11), size=3, nbytes=2**20, between_hosts=False)     # "rabenseifner"
     cost.us(2**20, exchange=line, one_way=line)
 
 Sources: Thakur, Rabenseifner and Gropp 2005, Optimization of Collective Communication Operations in MPICH, for the
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hvdtrain.diagnostics.predict.line import Line
+from hvdtrain.launch.openmpi_rules import takes_ring
 
 SMALL = 8192  # bytes, from which Open MPI sends as few as it can instead of as seldom, for four ranks and more
 
@@ -69,9 +70,9 @@ ALGORITHMS: dict[str, Callable[[int], Cost]] = {
 }
 
 
-def chosen(flavour: str, version: tuple[int, ...], *, size: int, nbytes: float) -> str:
-    """Which algorithm an MPI takes for a buffer of such a size; a ring where that is not known."""
-    if flavour != "openmpi":
+def chosen(flavour: str, version: tuple[int, ...], *, size: int, nbytes: float, between_hosts: bool) -> str:
+    """Which algorithm an MPI takes for a buffer of such a size; a ring where that is not known, or is asked for."""
+    if flavour != "openmpi" or (between_hosts and takes_ring(size, nbytes)):
         return "ring"
     if version < (4, 1):
         return "recursive_doubling" if nbytes < 10_000 else "ring"

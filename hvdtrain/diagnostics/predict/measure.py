@@ -81,6 +81,7 @@ def measure(subject: Subject, *, env: Mapping[str, str], say: Callable[[str], No
         bucket_bytes=first.bucket_bytes,
         samples=first.samples,
         cores=subject.cores,
+        between_hosts="-H" in subject.where,
         flavour=tool.flavour,
         version=tool.version,
     )

@@ -104,6 +104,7 @@ class Fitted:
         samples: of a step, over all ranks together; see `fixed_per_rank`.
         fixed_per_rank: the samples of a rank stay (those of two ranks), so the global batch grows; else it is fixed.
         cores: that all ranks share; None where each has one to itself.
+        between_hosts: whether ranks that were measured were on hosts of their own, as those that are predicted will be.
         flavour: of the MPI: `openmpi`, or another.
         version: of the MPI.
     """
@@ -117,6 +118,7 @@ class Fitted:
     samples: float
     fixed_per_rank: bool = False
     cores: int | None = None
+    between_hosts: bool = False
     flavour: str = "openmpi"
     version: tuple[int, ...] = (5,)
 
@@ -167,9 +169,13 @@ def exchange_ms(fitted: Fitted, size: int, network: Network | None) -> tuple[flo
     link = fitted.links[known]
     groups = max(1, math.ceil(fitted.gradient_bytes / fitted.bucket_bytes))
     nbytes = fitted.gradient_bytes / groups
+    between_hosts = fitted.between_hosts or network is not None
+
+    def algorithm(ranks: int) -> str:
+        return chosen(fitted.flavour, fitted.version, size=ranks, nbytes=nbytes, between_hosts=between_hosts)
 
     def messages(ranks: int, over: Link) -> float:
-        costs = cost(chosen(fitted.flavour, fitted.version, size=ranks, nbytes=nbytes), ranks)
+        costs = cost(algorithm(ranks), ranks)
         return 1e-3 * groups * costs.us(nbytes, exchange=over.slowest(ranks // 2), one_way=over.one_way)
 
     added = fitted.added(known)
@@ -180,8 +186,7 @@ def exchange_ms(fitted: Fitted, size: int, network: Network | None) -> tuple[flo
         total = whole * messages(size, link) / messages(2, link)
     else:  # what Horovod adds to its messages stays
         total = max(0.0, whole - messages(2, link)) + messages(size, link.over(network))
-    algorithm = chosen(fitted.flavour, fitted.version, size=size, nbytes=nbytes)
-    return max(0.0, total - hidden), min(hidden, total), algorithm
+    return max(0.0, total - hidden), min(hidden, total), algorithm(size)
 
 
 def forecast(fitted: Fitted, *, size: int, network: Network | None = None) -> Forecast:

@@ -86,10 +86,12 @@ def test_three_ranks_are_dearer_than_four():
     unit = Line(0.0, 1.0)
     us = [cost("rabenseifner", size).us(1.0, exchange=unit, one_way=unit) for size in (2, 3, 4)]
     assert us == [1.0, 3.0, 1.5]
-    assert chosen("openmpi", (5, 0), size=3, nbytes=2**20) == "rabenseifner"
-    assert chosen("openmpi", (4, 0), size=3, nbytes=2**20) == "ring"
-    assert chosen("hydra", (4,), size=3, nbytes=100) == "ring"
-    assert chosen("openmpi", (5, 0), size=16, nbytes=100) == "recursive_doubling"
+    apart, together = ({"nbytes": 2**20, "between_hosts": between} for between in (True, False))
+    assert chosen("openmpi", (5, 0), size=3, **together) == "rabenseifner"
+    assert chosen("openmpi", (5, 0), size=3, **apart) == "ring"
+    assert chosen("openmpi", (4, 0), size=3, **together) == "ring"
+    assert chosen("hydra", (4,), size=3, nbytes=100, between_hosts=False) == "ring"
+    assert chosen("openmpi", (5, 0), size=16, nbytes=100, between_hosts=True) == "recursive_doubling"
 
 
 def test_two_ranks_are_foretold_as_they_were_measured():
