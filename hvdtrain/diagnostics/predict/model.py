@@ -24,7 +24,9 @@ from statistics import NormalDist
 from hvdtrain.diagnostics.predict.algorithms import chosen, cost
 from hvdtrain.diagnostics.predict.line import Line
 
-BEYOND = 0.10  # of the exchange, for each doubling of ranks beyond two: what the model is trusted to be wrong by
+BEYOND = (
+    0.15  # of the exchange, for each doubling of ranks beyond two and at least once: what the model may be wrong by
+)
 NETWORK = 0.15  # of the exchange, over a network that was not measured
 
 
@@ -201,7 +203,7 @@ def forecast(fitted: Fitted, *, size: int, network: Network | None = None) -> Fo
     compute = density * fitted.compute.at(fitted.samples_of_rank(size))
     exchange, hidden, algorithm = exchange_ms(fitted, size, network) if size > 1 else (0.0, 0.0, "none")
     ms = compute + exchange
-    doublings = max(0.0, math.log2(size / 2))
+    doublings = max(1.0, math.log2(size / 2)) if size > 2 else 0.0
     wrong = math.hypot(
         fitted.spread, BEYOND * doublings * exchange / ms, (network is not None) * NETWORK * exchange / ms
     )

@@ -78,8 +78,10 @@ def test_a_line_needs_points_above_zero():
 def test_nobody_sends_less_than_the_bound_of_an_all_reduce(algorithm, size):
     """2 (size - 1) / size buffers, by whatever algorithm (Patarasu and Yuan 2009)."""
     of = cost(algorithm, size)
-    assert sum(of.exchanges) + sum(of.passes) >= 2 * (size - 1) / size - 1e-9 or algorithm == "recursive_doubling"
-    assert len(of.exchanges) + len(of.passes) >= (size - 1).bit_length()
+    assert (
+        sum(of.exchanges + of.passes + of.around) >= 2 * (size - 1) / size - 1e-9 or algorithm == "recursive_doubling"
+    )
+    assert len(of.exchanges + of.passes + of.around) >= (size - 1).bit_length()
 
 
 def test_three_ranks_are_dearer_than_four():
@@ -92,6 +94,15 @@ def test_three_ranks_are_dearer_than_four():
     assert chosen("openmpi", (4, 0), size=3, **together) == "ring"
     assert chosen("hydra", (4,), size=3, nbytes=100, between_hosts=False) == "ring"
     assert chosen("openmpi", (5, 0), size=16, nbytes=100, between_hosts=True) == "recursive_doubling"
+
+
+def test_a_ring_lies_between_messages_one_way_and_exchanges():
+    slow, fast = Line(0.0, 2.0), Line(0.0, 1.0)
+    one_way, between, exchanged = (
+        cost("ring", 4).us(1.0, exchange=exchange, one_way=one_way)
+        for exchange, one_way in ((fast, fast), (slow, fast), (slow, slow))
+    )
+    assert one_way < between < exchanged
 
 
 def test_two_ranks_are_foretold_as_they_were_measured():
