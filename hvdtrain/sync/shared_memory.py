@@ -102,7 +102,7 @@ class SharedMemoryExchange(Stateless):
         self._allocate(groups, carrier)
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, bucket, position))  # type: ignore[no-untyped-call]
-            for bucket in self._buckets
+            for bucket in self._buckets[:-1]  # the last one waits for the signal anyway
             for position, parameter in enumerate(bucket.parameters)
         ]
         self.flat = [bucket.gradients for bucket in self._buckets]
@@ -139,7 +139,7 @@ class SharedMemoryExchange(Stateless):
     def arm(self, *, last: bool) -> None:
         """Let hooks send buckets in the coming backward pass only if it is the last of the step."""
         if last and not self._armed:
-            for bucket in self._buckets:
+            for bucket in self._buckets[:-1]:
                 bucket.missing.update(range(len(bucket.parameters)))
         self._armed = last
 

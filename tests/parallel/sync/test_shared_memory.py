@@ -116,7 +116,7 @@ def test_where_windows_are_impossible_all_ranks_say_why(run, settings, reason):
     assert f"ranks [{run.topology.size - 1}]" in caught.value.found
 
 
-def test_gradients_lie_in_the_window_while_they_accumulate(run):
+def test_gradients_of_microbatches_accumulate_in_one_place(run):
     model = nn.Linear(4, 4)
     sync = prepare(run, model, sgd(model.parameters()), config=SyncConfig(strategy="shared_memory"))
     sync.backward(model(torch.ones(2, 4)).sum(), 2, last=False)
@@ -126,6 +126,27 @@ def test_gradients_lie_in_the_window_while_they_accumulate(run):
     sync.update()
     sync.close()
     assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 300, 2**20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_flat_tensors_hold_the_gradients_and_zeros_besides(run, dtype, bucket_bytes):
+    model = random_model(dtype)
+    exchange = SharedMemoryExchange(run, sgd(model.parameters()), bucket_bytes=bucket_bytes)
+    exchange.watch(dict(model.named_parameters()), 5)
+    for missing in ((), (1, 4)):  # what a parameter had in the step before counts no more
+        for index, p in enumerate(model):
+            p.grad = None if index in missing else torch.full_like(p, 1.0 + index)
+        exchange.finish(torch.full((5,), 7.0), 1)
+        values = sorted(value for flat in exchange.flat for value in flat.tolist() if value)
+        of_all = [value for p in model for value in p.grad.tolist()]
+        assert values == sorted(value for value in of_all if value)
+        assert len(values) == sum(p.numel() for index, p in enumerate(model) if index not in missing)
+    for flat in exchange.flat:
+        flat.mul_(2)
+    assert sorted(value for p in model for value in p.grad.tolist()) == sorted(2 * value for value in of_all)
+    exchange.close()
+    assert not exchange.flat
 
 
 def test_compression_is_refused_with_the_reason(run):
