@@ -82,4 +82,5 @@ class Trained:
             flat: tensors that hold those of all dense parameters; None: each has its own.
         """
         apart = self.all if flat is None else self.sparse.values()
-        return [*(flat or ()), *(parameter.grad for parameter in apart if parameter.grad is not None)]
+        gradients = [parameter.grad for parameter in apart if parameter.grad is not None]
+        return gradients if flat is None else [*flat, *gradients]
