@@ -100,11 +100,6 @@ class _Feed:
             yield Request(self._seed, share.epoch, share.indices.tolist())
 
 
-def as_it_is(value: Any) -> Any:
-    """The value; a collate function for what is collated already."""
-    return value
-
-
 class Pipeline:
     """Reads and collates samples; its workers, once started, serve all its runs.
 
@@ -134,7 +129,6 @@ class Pipeline:
             Fetch(dataset, collate),  # type: ignore[arg-type]  # anything with __getitem__ will do
             sampler=self._feed,
             batch_size=None,
-            collate_fn=as_it_is,
             pin_memory=pin_memory,
             persistent_workers=num_workers > 0,
             **self._workers.options(),

@@ -26,7 +26,7 @@ from hvdtrain.data.batch import Batch
 from hvdtrain.data.coverage import Receipt, check_coverage
 from hvdtrain.data.loader import Job, can_pin, check_loading
 from hvdtrain.data.partition import divide
-from hvdtrain.data.pipeline import Collate, as_it_is
+from hvdtrain.data.pipeline import Collate
 from hvdtrain.data.sources import Slot, Source
 from hvdtrain.data.workers import Workers
 from hvdtrain.errors import ConfigError, OrderError
@@ -205,7 +205,7 @@ class SourceStream:
         slot = Slot(seed=self._slot.seed, epoch=epoch, rank=self._slot.rank, size=self._slot.size)
         part = _Part(self._source, slot, self._samples, self._collate, not self._checked)
         loader: DataLoader[Any] = DataLoader(
-            part, batch_size=None, collate_fn=as_it_is, pin_memory=self._pin_memory, **self._workers.options()
+            part, batch_size=None, pin_memory=self._pin_memory, **self._workers.options()
         )
         for item in self._workers.start(loader):
             if isinstance(item, Receipt):

@@ -3,7 +3,7 @@
 They end with the loader, when nobody holds it any more, and at the latest with the process.
 
     workers = Workers(num_workers=2, prefetch=2)
-    source = DataLoader(dataset, **workers.options())
+    source = DataLoader(dataset, batch_size=None, **workers.options())
     batches = workers.start(source)            # an iterator; its processes are known from now on
     workers.end()
 """
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from hvdtrain.data.handover import Handover, as_it_is
 from hvdtrain.data.lifeline import WorkerStart, worker_context
 from hvdtrain.errors import WorkerLost
 
@@ -44,9 +45,10 @@ class Workers:
             weakref.finalize(self, _forget, self._processes).atexit = False  # then they are ended earlier: see there
 
     def options(self) -> dict[str, Any]:
-        """What torch's DataLoader must be told."""
+        """What torch's DataLoader must be told, for a data set that gives what is collated already."""
         # with a generator of its own, torch does not draw from the one that the model uses
         options: dict[str, Any] = {"generator": torch.Generator().manual_seed(0), "num_workers": self.num_workers}
+        options["collate_fn"] = Handover if self.num_workers else as_it_is
         if self.num_workers:
             options |= {
                 "prefetch_factor": self._prefetch,
