@@ -26,7 +26,6 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _SERVER = "hvdtrain.data.worker_server"
-SWITCH_S = 1e-4  # a rank that takes a batch waits for a thread of the worker, whose decoding may hold the interpreter
 STOP_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 
 
@@ -95,7 +94,7 @@ class WorkerStart:
     signals: tuple[signal.Signals, ...] = STOP_SIGNALS
 
     def __call__(self, worker_id: int) -> None:
-        """Tie the worker to its rank, and let it hand over batches while it decodes.
+        """Tie the worker to its rank.
 
         Raises:
             RuntimeError: the fork server was started by something else, so the rank's death would not reach it.
@@ -108,7 +107,6 @@ class WorkerStart:
             )
         if not _alive(self.rank_pid):
             os._exit(1)  # it died before the kernel was told to watch it
-        sys.setswitchinterval(SWITCH_S)
         for number in self.signals:
             signal.signal(number, _leave_to_rank)
             signal.siginterrupt(number, False)  # reads in C libraries go on
