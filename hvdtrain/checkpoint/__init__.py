@@ -3,6 +3,7 @@
 | module | noun |
 |---|---|
 | `tensorfile` | one safetensors file: named tensors, written with its hash, read against what is expected |
+| `parts` | a large entry in several files, and the threads for them |
 | `manifest` | what a checkpoint says about itself, sealed by its own digest |
 | `format` | a directory of those: write it, read it, check it |
 | `store` | many such directories: publish, find the newest valid one, keep the right ones (root only) |

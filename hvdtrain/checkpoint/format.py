@@ -5,7 +5,8 @@ ends in one `InvalidCheckpoint`, with nothing loaded, executed or changed.
 
     step-00000040/
         model.safetensors           the tensors of the entry "model", by their names in its state dict
-        optimizer.safetensors
+        optimizer-00001-of-00002.safetensors            those of a large entry are in several files
+        optimizer-00002-of-00002.safetensors
         state.json                  {"model": skeleton, "optimizer": skeleton, "rng": skeleton}
         manifest.json               step, run, size, configuration, versions; every file's length and SHA-256
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,12 +30,12 @@ from typing import Any
 from torch import Tensor
 
 from hvdtrain.checkpoint import manifest as manifests
-from hvdtrain.checkpoint import tensorfile
+from hvdtrain.checkpoint import parts, tensorfile
 from hvdtrain.checkpoint.manifest import STATE, Manifest
 from hvdtrain.checkpoint.tensorfile import FileEntry, HashingReader
 from hvdtrain.collectives import Json
 from hvdtrain.errors import CheckpointError, InvalidCheckpoint
-from hvdtrain.statetree import Flat, Tree, leaves, unflatten
+from hvdtrain.statetree import Flat, Leaf, Tree, leaves, unflatten
 
 STATE_LIMIT_BYTES = 256 << 20
 DIRECTORY_MODE = 0o700
@@ -97,13 +99,7 @@ def write(directory: Path, snapshot: Snapshot) -> Manifest:
     """
     _check_names(snapshot)
     directory.mkdir(mode=DIRECTORY_MODE)
-    files: dict[str, FileEntry] = {}
-    for name, flat in snapshot.entries.items():
-        if flat.tensors:
-            files[_file_of(name)] = tensorfile.write(directory / _file_of(name), flat.tensors)
-    skeletons = {name: flat.skeleton for name, flat in snapshot.entries.items()}
-    text = json.dumps(skeletons, allow_nan=False).encode()
-    files[STATE] = tensorfile.write_rows(directory / STATE, [memoryview(text)])
+    files = _write_files(directory, dict(_contents(snapshot)))
     manifest = Manifest(
         step=snapshot.step,
         run_id=snapshot.run_id,
@@ -118,14 +114,38 @@ def write(directory: Path, snapshot: Snapshot) -> Manifest:
     return manifest
 
 
+def _contents(snapshot: Snapshot) -> Iterator[tuple[str, list[memoryview]]]:
+    """The bytes of each file but the manifest."""
+    for name, flat in snapshot.entries.items():
+        found = list(leaves(flat.skeleton))
+        for file, run in _files_of(name, found, parts.count_for(found)).items():
+            yield file, tensorfile.rows_of({leaf[0]: flat.tensors[leaf[0]] for leaf in run})
+    skeletons = {name: flat.skeleton for name, flat in snapshot.entries.items()}
+    yield STATE, [memoryview(json.dumps(skeletons, allow_nan=False).encode())]
+
+
+def _files_of(entry: str, found: list[Leaf], count: int) -> dict[str, list[Leaf]]:
+    """The names of the files of an entry, and the tensors of each; none for an entry without tensors."""
+    runs = parts.cut(found, count) if found else []
+    return {parts.file_name(entry, number, count): run for number, run in enumerate(runs)}
+
+
+def _write_files(directory: Path, contents: Mapping[str, list[memoryview]]) -> dict[str, FileEntry]:
+    """Write files and hash their bytes, side by side: of two threads one writes mostly while the other hashes."""
+    with parts.threads(sum(len(row) for rows in contents.values() for row in rows)) as pool:
+        writing, hashing = {}, {}
+        for file, rows in contents.items():
+            writing[file] = pool.submit(tensorfile.write_rows, directory / file, rows)
+            hashing[file] = pool.submit(tensorfile.entry_of, rows)
+        for future in writing.values():
+            future.result()
+        return {file: future.result() for file, future in hashing.items()}
+
+
 def _check_names(snapshot: Snapshot) -> None:
     wrong = [name for name in snapshot.entries if not manifests.ENTRY.fullmatch(name)]
     if wrong:
         raise CheckpointError(f"save the state at step {snapshot.step}", found=f"entries named {wrong}: not [a-z0-9_]+")
-
-
-def _file_of(entry: str) -> str:
-    return f"{entry}.safetensors"
 
 
 def read(directory: Path) -> Checkpoint:
@@ -214,16 +234,21 @@ def _read_contents(
 ) -> tuple[dict[str, Json], dict[str, dict[str, Tensor]]]:
     """The skeletons and tensors of all entries."""
     skeletons = _read_state(directory, manifest.files[STATE])
-    wanted = {name: list(leaves(skeleton)) for name, skeleton in skeletons.items()}
-    holders = {_file_of(name) for name, found in wanted.items() if found}
-    if holders | {STATE} != manifest.files.keys():
+    counts = Counter(parts.entry_of(file) for file in manifest.files if file != STATE)
+    runs: dict[str, list[Leaf]] = {}
+    for name, skeleton in skeletons.items():
+        runs |= _files_of(name, list(leaves(skeleton)), max(1, counts[name]))
+    if runs.keys() | {STATE} != manifest.files.keys():
         raise ValueError(f"{STATE} and {manifests.NAME} disagree on the files that there are")
-    tensors: dict[str, dict[str, Tensor]] = {name: {} for name in wanted}
-    for name, found in wanted.items():
-        if found:
-            file_name = _file_of(name)
-            with _named(file_name), tensorfile.open_regular(file_name, directory=directory) as file:
-                tensors[name] = tensorfile.read(file, found, manifest.files[file_name], device=device)
+
+    def read_file(file_name: str) -> dict[str, Tensor]:
+        with _named(file_name), tensorfile.open_regular(file_name, directory=directory) as file:
+            return tensorfile.read(file, runs[file_name], manifest.files[file_name], device=device)
+
+    tensors: dict[str, dict[str, Tensor]] = {name: {} for name in skeletons}
+    with parts.threads(sum(manifest.files[file].length for file in runs)) as pool:
+        for file, found in zip(runs, pool.map(read_file, runs), strict=True):
+            tensors[parts.entry_of(file)] |= found
     return skeletons, tensors
 
 

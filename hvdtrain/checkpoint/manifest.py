@@ -30,7 +30,7 @@ NAME = "manifest.json"
 STATE = "state.json"
 LIMIT_BYTES = 64 << 20
 ENTRY = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_FILE = re.compile(r"state\.json|[a-z][a-z0-9_]{0,63}\.safetensors")
+_FILE = re.compile(r"state\.json|[a-z][a-z0-9_]{0,63}(-\d{5}-of-\d{5})?\.safetensors")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 

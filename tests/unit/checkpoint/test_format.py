@@ -6,7 +6,10 @@ import os
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from hvdtrain.checkpoint import parts
 from hvdtrain.checkpoint.format import Snapshot, check, peek, read, write
 from hvdtrain.checkpoint.manifest import decode, encode, to_json
 from hvdtrain.checkpoint.tensorfile import header
@@ -49,6 +52,47 @@ def test_the_directory_is_private_and_holds_what_the_manifest_says(directory):
     assert sorted(os.listdir(directory)) == FILES
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
     assert sorted(peek(directory).files) == FILES[1:]
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """A checkpoint of one entry, large as sizes go here: two files, of three tensors and of one."""
+    monkeypatch.setattr(parts, "PART_BYTES", 40)
+    tensors = {name: torch.arange(4.0) + len(name) for name in ("a", "bb", "ccc")} | {"half": torch.ones(20).half()}
+    write(tmp_path / "large", Snapshot(step=3, run_id="run", size=1, entries={"state": flatten(tensors)}))
+    return tmp_path / "large", tensors
+
+
+def test_a_large_entry_is_in_several_files(large):
+    directory, tensors = large
+    files = ["state-00001-of-00002.safetensors", "state-00002-of-00002.safetensors"]
+    assert sorted(os.listdir(directory)) == ["manifest.json", *files, "state.json"]
+    assert [sorted(load_file(directory / file)) for file in files] == [["a", "bb", "ccc"], ["half"]]
+    assert tree_digest(read(directory).entries["state"]) == tree_digest(tensors)
+
+
+def test_what_large_means_can_change(large, monkeypatch):
+    directory, tensors = large
+    monkeypatch.setattr(parts, "PART_BYTES", 1 << 20)
+    assert tree_digest(read(directory).entries["state"]) == tree_digest(tensors)
+
+
+def test_parts_that_are_not_those_that_were_written_are_refused(large):
+    directory, _ = large
+    first, second = sorted(directory.glob("*.safetensors"))
+    files = reseal(directory)["files"]
+    first.rename(directory / "state.safetensors")
+    refused(directory, "No such file")
+    reseal(directory, files={"state.json": files["state.json"], "state.safetensors": files[first.name]})
+    refused(directory, "state.safetensors: .* cannot hold the tensors")
+    (directory / "state.safetensors").rename(directory / "swap")
+    second.rename(first)
+    (directory / "swap").rename(second)
+    reseal(directory, files={**files, first.name: files[second.name], second.name: files[first.name]})
+    refused(directory, "state-00001-of-00002.safetensors: ")
+    first.rename(directory / "state-00000-of-00002.safetensors")
+    reseal(directory)
+    refused(directory, "disagree on the files")
 
 
 def test_a_manifest_holds_configuration_metrics_and_versions(tmp_path, snapshot_at):

@@ -1,19 +1,22 @@
 """Publishing is all or nothing, the newest valid checkpoint is found by looking, and retention keeps what it says."""
 
+import errno
 import logging
 import os
+import threading
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdtrain.checkpoint import format as formats
-from hvdtrain.checkpoint import tensorfile
+from hvdtrain.checkpoint import parts, tensorfile
 from hvdtrain.checkpoint.format import read
 from hvdtrain.checkpoint.manifest import Manifest
 from hvdtrain.checkpoint.store import Best, Store, kept
 from hvdtrain.errors import CheckpointError, InvalidCheckpoint
-from hvdtrain.statetree import tree_digest
+from hvdtrain.statetree import flatten, tree_digest
 
 
 @pytest.fixture
@@ -122,6 +125,27 @@ def test_what_does_not_read_back_is_not_published(store, snapshot_at, monkeypatc
     with pytest.raises(OSError, match=rf"other bytes than were written: .*\.staging-step-00000002.*{name}"):
         store.publish(snapshot_at(2))
     assert names(store) == ["step-00000001"]
+
+
+def test_a_disk_that_is_full_in_the_middle_of_several_files_leaves_nothing_of_them(store, snapshot_at, monkeypatch):
+    store.publish(snapshot_at(1))
+    monkeypatch.setattr(parts, "PART_BYTES", 64)
+    large = {"model": flatten({f"w{number}": torch.ones(64) for number in range(8)})}
+    real, written = tensorfile._write, []
+
+    def filling(path, rows):
+        if path.name == "model-00005-of-00008.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        written.append(path.name)
+        real(path, rows)
+
+    monkeypatch.setattr(tensorfile, "_write", filling)
+    monkeypatch.setattr(parts, "MOST_PARTS", 8)
+    with pytest.raises(OSError, match="No space left on device"):
+        store.publish(snapshot_at(2, entries=large))
+    assert "model-00001-of-00008.safetensors" in written
+    assert names(store) == ["step-00000001"]
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("hvdtrain-checkpoint")]
 
 
 def test_a_snapshot_that_could_not_be_read_is_not_published(store, snapshot_at, monkeypatch):
