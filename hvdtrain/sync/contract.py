@@ -144,6 +144,7 @@ class Exchange(Protocol):
         lockstep: whether `finish` shows every rank all signals of the same step.
         flat: after `finish`, a few tensors that hold the gradients of all watched parameters, and zeros besides. None:
             there is nothing but the gradients themselves.
+        flat_norm: the 2-norm over all of those, which the exchange took while it had them at hand; None: not known.
         norm: collective; the 2-norm over all ranks' gradients from that of this rank's. None: each rank has all.
     """
 
@@ -154,6 +155,10 @@ class Exchange(Protocol):
 
     @property
     def flat(self) -> Sequence[Tensor] | None:
+        """See the class."""
+
+    @property
+    def flat_norm(self) -> float | None:
         """See the class."""
 
     @property
@@ -208,6 +213,7 @@ class Stateless:
     replicated = True
     lockstep = True
     flat: Sequence[Tensor] | None = None
+    flat_norm: float | None = None
     norm: Callable[[float], float] | None = None
 
     def settled(self) -> AbstractContextManager[None]:

@@ -46,6 +46,7 @@ class LocalSgdExchange:
     replicated = False
     lockstep = True
     flat: Sequence[Tensor] | None = None
+    flat_norm: float | None = None
     norm = None
 
     def __init__(

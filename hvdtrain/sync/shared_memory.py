@@ -14,11 +14,12 @@ the choice of buckets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from hvdtrain.errors import UsageError
 from hvdtrain.runtime import Run
 from hvdtrain.sync.buckets import buckets
 from hvdtrain.sync.contract import Reduction, Stateless
-from hvdtrain.sync.window import Hosts, Window, aligned, refuse_impossible_window
+from hvdtrain.sync.window import ALIGNMENT, Hosts, Window, aligned, refuse_impossible_window
 
 HALVES = (torch.float16, torch.bfloat16)  # summed in fp32
 PIECE = 2**16  # elements that are added up and repeated at once: fits a core's own cache
@@ -44,6 +45,7 @@ class Bucket:
         rows: the piece in each local rank's segment, of shape (numel,).
         views: this rank's gradients in the piece, one for each parameter.
         gradients: all of them in one, with zeros between them, of shape (numel,) or a little less.
+        norms: of the sums in each local rank's lane, each of shape (1,), fp64.
         missing: the positions of parameters whose gradient has not come yet in this step.
     """
 
@@ -51,6 +53,7 @@ class Bucket:
     rows: list[Tensor]
     views: list[Tensor]
     gradients: Tensor
+    norms: list[Tensor]
     missing: set[int] = field(default_factory=set)
 
 
@@ -73,6 +76,7 @@ class SharedMemoryExchange(Stateless):
         self._window: Window | None = None
         self._buckets: list[Bucket] = []
         self.flat: list[Tensor] = []
+        self.flat_norm: float | None = None
         self._signal = torch.zeros(0)
         self._hooks: list[Any] = []
         self._armed = False
@@ -114,10 +118,12 @@ class SharedMemoryExchange(Stateless):
         sizes = [_group_bytes(group) for group in groups]
         self._window = Window(self._hosts.local, sum(sizes))
         for group, size, stop in zip(groups, sizes, accumulate(sizes), strict=True):
-            rows = [self._window.segment(rank)[stop - size : stop] for rank in range(self._hosts.local.size)]
-            self._buckets.append(self._bucket(group, [row.view(group[0].dtype) for row in rows], carrier))
+            pieces = [self._window.segment(rank)[stop - size : stop] for rank in range(self._hosts.local.size)]
+            rows = [piece[:-ALIGNMENT].view(group[0].dtype) for piece in pieces]
+            norms = [piece[-ALIGNMENT:].view(torch.float64)[:1] for piece in pieces]
+            self._buckets.append(self._bucket(group, rows, norms, carrier))
 
-    def _bucket(self, group: Sequence[Tensor], rows: list[Tensor], carrier: Tensor) -> Bucket:
+    def _bucket(self, group: Sequence[Tensor], rows: list[Tensor], norms: list[Tensor], carrier: Tensor) -> Bucket:
         """A group's gradients, one behind the other, in its piece of the window."""
         assert self._hosts is not None
         own = rows[self._hosts.local.rank]
@@ -134,7 +140,7 @@ class SharedMemoryExchange(Stateless):
                 parameters.append(tensor)
                 views.append(view)
                 stop = place
-        return Bucket(parameters, rows, views, own[:stop])
+        return Bucket(parameters, rows, views, own[:stop], norms)
 
     def arm(self, *, last: bool) -> None:
         """Let hooks send buckets in the coming backward pass only if it is the last of the step."""
@@ -177,27 +183,16 @@ class SharedMemoryExchange(Stateless):
         for bucket in self._buckets:
             bucket.missing.clear()
         self._sent, self._armed = [], False
+        self.flat_norm = math.hypot(*(norm.item() for bucket in self._buckets for norm in bucket.norms))
         return self._signal.clone()
 
     def _exchange(self, bucket: Bucket) -> None:
         """Collective: make this rank's part of the bucket the sum over all ranks."""
         assert self._window is not None
         assert self._hosts is not None
-        hosts = self._hosts
         self._window.meet()  # all gradients are there; from here on each lane is its owner's alone, in all rows
-        if hosts.cross is not None:
-            numel, lane = len(bucket.rows[0]), hosts.local.rank
-            own = slice(numel * lane // hosts.lanes, numel * (lane + 1) // hosts.lanes)
-            lanes = [row[own] for row in bucket.rows]
-            if hosts.hosts == 1:
-                cuts = (torch.split(row, PIECE) for row in lanes)
-                for pieces in zip(*cuts, strict=True):  # added and repeated while they are in a cache
-                    add_rows(pieces)
-                    repeat(pieces)
-            else:
-                add_rows(lanes)
-                add_across_hosts(lanes[0], hosts.cross)
-                repeat(lanes)
+        if self._hosts.cross is not None:
+            _add_lane(bucket, self._hosts)
         self._window.meet()
 
     def step(self) -> None:
@@ -224,6 +219,25 @@ class SharedMemoryExchange(Stateless):
             self._hosts = None
 
 
+def _add_lane(bucket: Bucket, hosts: Hosts) -> None:
+    """Collective: sum this rank's lane over all ranks, for all ranks of the host, and take the 2-norm of the sums."""
+    numel, lane = len(bucket.rows[0]), hosts.local.rank
+    own = slice(numel * lane // hosts.lanes, numel * (lane + 1) // hosts.lanes)
+    lanes = [row[own] for row in bucket.rows]
+    if hosts.hosts > 1:
+        add_rows(lanes)
+        add_across_hosts(lanes[0], hosts.cross)
+    gradients = len(bucket.gradients) - own.start  # the signal comes after them, and is none
+    norms = []
+    cuts = (torch.split(row, PIECE) for row in lanes)
+    for start, pieces in zip(count(0, PIECE), zip(*cuts, strict=True), strict=False):
+        if hosts.hosts == 1:
+            add_rows(pieces)
+        norms.append(norm_of(pieces[0][: max(0, gradients - start)]))
+        repeat(pieces)  # all while they are in a cache
+    bucket.norms[lane].fill_(math.hypot(*norms))
+
+
 def _move(bucket: Bucket) -> None:
     """Have this rank's gradients lie in the window, with zeros for those that there are none of."""
     places, gradients = [], []
@@ -245,7 +259,7 @@ def _padded(tensor: Tensor) -> int:
 
 
 def _group_bytes(group: Sequence[Tensor]) -> int:
-    return sum(_padded(tensor) * tensor.element_size() for tensor in group)
+    return sum(_padded(tensor) * tensor.element_size() for tensor in group) + ALIGNMENT  # for the norm
 
 
 def _refuse_second_arrival() -> None:
@@ -264,6 +278,12 @@ def add_rows(rows: Sequence[Tensor]) -> None:
         total += row
     if total is not first:
         first.copy_(total)
+
+
+def norm_of(row: Tensor) -> float:
+    """The 2-norm of a row of shape (n,), taken in fp32 or wider."""
+    wide = torch.promote_types(row.dtype, torch.float32)
+    return float(torch.linalg.vector_norm(row, dtype=wide).item())
 
 
 def repeat(rows: Sequence[Tensor]) -> None:

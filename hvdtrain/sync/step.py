@@ -24,7 +24,7 @@ from torch.nn import Parameter
 
 from hvdtrain.collectives import Collectives
 from hvdtrain.phases import Phases
-from hvdtrain.sync.clipping import Clipping, all_finite, scale_gradients, total_norm
+from hvdtrain.sync.clipping import Clipping, all_finite, scale_gradients
 from hvdtrain.sync.contract import Exchange, GlobalBatch, StepResult
 from hvdtrain.sync.normalization import attend, equalize_statistics
 from hvdtrain.sync.precision import Precision
@@ -255,7 +255,8 @@ class SynchronousStep:
         factor = self._factor(samples)
         self._expected = float(samples)
         odd = table.ranks("nonfinite")
-        norm = total_norm(gradients) if self._exchange.equal_gradients or self._clipping.norm else 0.0
+        judged = self._exchange.equal_gradients or self._clipping.norm is not None
+        norm = self._trained.norm(self._exchange) if judged else 0.0
         finite = not self._exchange.equal_gradients or all_finite(gradients, norm)
         if self._precision.judge(finite=finite or bool(odd)):
             if odd or not finite:

@@ -11,14 +11,16 @@ first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hvdtrain.collectives import Collectives
-from hvdtrain.sync.contract import trainable
+from hvdtrain.sync.clipping import total_norm
+from hvdtrain.sync.contract import Exchange, trainable
 from hvdtrain.sync.replicas import broadcast_parameters, compare_names
 from hvdtrain.sync.sparse import densify, sparse_parameters
 
@@ -81,6 +83,14 @@ class Trained:
         Args:
             flat: tensors that hold those of all dense parameters; None: each has its own.
         """
-        apart = self.all if flat is None else self.sparse.values()
-        gradients = [parameter.grad for parameter in apart if parameter.grad is not None]
-        return gradients if flat is None else [*flat, *gradients]
+        return _gradients(self.all) if flat is None else [*flat, *_gradients(self.sparse.values())]
+
+    def norm(self, exchange: Exchange) -> float:
+        """The 2-norm of all gradients that an exchange has finished; see `hvdtrain.sync.clipping.total_norm`."""
+        if exchange.flat_norm is None:
+            return total_norm(self.gradients(exchange.flat))
+        return math.hypot(exchange.flat_norm, total_norm(_gradients(self.sparse.values())))
+
+
+def _gradients(parameters: Iterable[Parameter]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -1,5 +1,7 @@
 """The two-level exchange: several hosts, several dtypes, sums that do not depend on buckets, and what is refused."""
 
+import math
+
 import pytest
 import torch
 from mpi4py import MPI
@@ -10,7 +12,8 @@ from hvdtrain.config import SyncConfig
 from hvdtrain.errors import UsageError
 from hvdtrain.statetree import digest
 from hvdtrain.sync import prepare
-from hvdtrain.sync.shared_memory import SharedMemoryExchange, add_across_hosts, add_rows
+from hvdtrain.sync.clipping import total_norm
+from hvdtrain.sync.shared_memory import PIECE, SharedMemoryExchange, add_across_hosts, add_rows
 from hvdtrain.sync.window import Hosts, Window, refuse_impossible_window
 
 
@@ -48,6 +51,7 @@ def summed(run, dtype, bucket_bytes, hosts, monkeypatch):
     for p in model:
         p.grad = torch.randn(p.shape, generator=generator).to(dtype)
     signal = exchange.finish(torch.full((5,), float(run.topology.rank + 1)), 1)
+    assert exchange.flat_norm == pytest.approx(torch.cat([p.grad.double() for p in model]).norm().item(), rel=1e-5)
     result = {name: p.grad.clone() for name, p in model.named_parameters()} | {"signal": signal}
     exchange.close()
     return result
@@ -142,11 +146,24 @@ def test_flat_tensors_hold_the_gradients_and_zeros_besides(run, dtype, bucket_by
         of_all = [value for p in model for value in p.grad.tolist()]
         assert values == sorted(value for value in of_all if value)
         assert len(values) == sum(p.numel() for index, p in enumerate(model) if index not in missing)
+        assert exchange.flat_norm == pytest.approx(math.hypot(*of_all), rel=1e-6)
     for flat in exchange.flat:
         flat.mul_(2)
     assert sorted(value for p in model for value in p.grad.tolist()) == sorted(2 * value for value in of_all)
     exchange.close()
     assert not exchange.flat
+
+
+def test_the_norm_is_taken_over_many_pieces_and_shows_what_is_not_finite(run):
+    parameter = torch.nn.Parameter(torch.zeros(5 * PIECE // 2 + 3))
+    exchange = SharedMemoryExchange(run, sgd([parameter]), bucket_bytes=2**30)
+    exchange.watch({"weight": parameter}, 5)
+    for last in (1.0, math.inf, math.nan):
+        parameter.grad = torch.full_like(parameter, 0.5)
+        parameter.grad[-1] = last
+        exchange.finish(torch.full((5,), math.nan), 1)  # the signal does not count
+        assert exchange.flat_norm == pytest.approx(total_norm([parameter.grad]), rel=1e-5, nan_ok=True)
+    exchange.close()
 
 
 def test_compression_is_refused_with_the_reason(run):
