@@ -51,6 +51,7 @@ class Writer:
     ) -> None:
         self._publish, self._clock, self._asynchronous = publish, clock, asynchronous
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()  # not a join: Python 3.11 takes a thread for ended whose join was interrupted
         self._outcome: Outcome | None = None
 
     def start(self, snapshot: Snapshot) -> None:
@@ -60,6 +61,7 @@ class Writer:
         if not self._asynchronous:
             self._run(snapshot)
             return
+        self._ended.clear()
         self._thread = threading.Thread(target=self._run, args=(snapshot,), name=f"hvdtrain-save-{snapshot.step}")
         self._thread.start()
 
@@ -73,6 +75,7 @@ class Writer:
         except Exception as error:  # whatever it is, every rank must hear of it
             fault, tolerable = "".join(traceback.format_exception(error)), False
         self._outcome = Outcome(step=snapshot.step, save_s=self._clock() - began, fault=fault, tolerable=tolerable)
+        self._ended.set()
 
     @property
     def failed(self) -> bool:
@@ -86,8 +89,8 @@ class Writer:
 
     def wait(self) -> Outcome | None:
         """Wait for the save in flight and take its outcome; None if there was none."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._thread is not None and self._thread.ident is not None:  # else it could not be started
+            self._ended.wait()
+        self._thread = None
         outcome, self._outcome = self._outcome, None
         return outcome

@@ -1,6 +1,8 @@
 """One save is in flight, its outcome is taken once, and what went wrong is told as what it was."""
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -81,3 +83,27 @@ def test_a_second_save_in_flight_is_a_bug(snapshot_at):
         writer.start(snapshot_at(2))
     go.set()
     writer.wait()
+
+
+def test_a_wait_that_a_signal_interrupts_can_be_made_again(snapshot_at):
+    released, done = threading.Event(), []
+
+    def publish(snapshot):
+        released.wait(10)
+        done.append(snapshot.step)
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    writer = Writer(publish, clock=time.monotonic)
+    writer.start(snapshot_at(3))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            writer.wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    threading.Timer(0.05, released.set).start()
+    assert writer.wait().step == 3
+    assert done == [3]

@@ -97,9 +97,10 @@ def save(task: dict[str, Any]) -> dict[str, dict[str, float]]:
     nbytes = sum(tensor.nbytes for tensor in state.values())
     targets = {name: torch.empty_like(tensor) for name, tensor in state.items()}
     steps = iter(range(1, 1000))
-    with tempfile.TemporaryDirectory(prefix="hvdtrain-bench-", dir=task["folder"]) as folder:
-        checkpoints = Path(folder, "checkpoints")
-        manager = manager_in(checkpoints, keep=None)
+    with (
+        tempfile.TemporaryDirectory(prefix="hvdtrain-bench-", dir=task["folder"]) as folder,
+        manager_in(checkpoints := Path(folder, "checkpoints"), keep=None) as manager,  # closed before its folder goes
+    ):
 
         def saved() -> dict[str, float]:
             give_memory_to_cores(nbytes, Path(folder))
@@ -141,8 +142,10 @@ def training(task: dict[str, Any]) -> dict[str, dict[str, float]]:
     state = state_of(task["nbytes"])
     built = build(task["model"])
     step = plain_step(built, built.model, optimizer_over(built.model))
-    with tempfile.TemporaryDirectory(prefix="hvdtrain-bench-", dir=task["folder"]) as folder:
-        manager = manager_in(Path(folder, "checkpoints"))
+    with (
+        tempfile.TemporaryDirectory(prefix="hvdtrain-bench-", dir=task["folder"]) as folder,
+        manager_in(Path(folder, "checkpoints")) as manager,
+    ):
         manager.save(1, {"model": dict(state)})  # the memory of the copy is there from the first save on
         manager.close()
         numbers = iter(range(2, 1000))
