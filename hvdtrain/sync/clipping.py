@@ -55,7 +55,8 @@ def scale_gradients(gradients: Sequence[Tensor], factor: float) -> None:
 def total_norm(gradients: Sequence[Tensor]) -> float:
     """The 2-norm of all elements together; infinite or not a number where one of them is, or where squares overflow."""
     if len(gradients) == 1 and not gradients[0].is_sparse:
-        return float(torch.linalg.vector_norm(gradients[0]).item())
+        wide = torch.promote_types(gradients[0].dtype, torch.float32)
+        return float(torch.linalg.vector_norm(gradients[0], dtype=wide).item())
     return float(torch.linalg.vector_norm(_norms(gradients, 2.0)).item())
 
 

@@ -29,6 +29,7 @@ from torch.nn import Parameter
 from hvdtrain.errors import UsageError
 from hvdtrain.runtime import Run
 from hvdtrain.sync.buckets import buckets
+from hvdtrain.sync.clipping import total_norm
 from hvdtrain.sync.contract import Reduction, Stateless
 from hvdtrain.sync.window import ALIGNMENT, Hosts, Window, aligned, refuse_impossible_window
 
@@ -233,7 +234,7 @@ def _add_lane(bucket: Bucket, hosts: Hosts) -> None:
     for start, pieces in zip(count(0, PIECE), zip(*cuts, strict=True), strict=False):
         if hosts.hosts == 1:
             add_rows(pieces)
-        norms.append(norm_of(pieces[0][: max(0, gradients - start)]))
+        norms.append(total_norm([pieces[0][: max(0, gradients - start)]]))
         repeat(pieces)  # all while they are in a cache
     bucket.norms[lane].fill_(math.hypot(*norms))
 
@@ -278,12 +279,6 @@ def add_rows(rows: Sequence[Tensor]) -> None:
         total += row
     if total is not first:
         first.copy_(total)
-
-
-def norm_of(row: Tensor) -> float:
-    """The 2-norm of a row of shape (n,), taken in fp32 or wider."""
-    wide = torch.promote_types(row.dtype, torch.float32)
-    return float(torch.linalg.vector_norm(row, dtype=wide).item())
 
 
 def repeat(rows: Sequence[Tensor]) -> None:

@@ -256,7 +256,7 @@ class SynchronousStep:
         self._expected = float(samples)
         odd = table.ranks("nonfinite")
         judged = self._exchange.equal_gradients or self._clipping.norm is not None
-        norm = self._trained.norm(self._exchange) if judged else 0.0
+        norm = self._trained.norm(gradients, self._exchange.flat_norm) if judged else 0.0
         finite = not self._exchange.equal_gradients or all_finite(gradients, norm)
         if self._precision.judge(finite=finite or bool(odd)):
             if odd or not finite:

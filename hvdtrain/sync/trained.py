@@ -20,7 +20,7 @@ from torch.nn import Parameter
 
 from hvdtrain.collectives import Collectives
 from hvdtrain.sync.clipping import total_norm
-from hvdtrain.sync.contract import Exchange, trainable
+from hvdtrain.sync.contract import trainable
 from hvdtrain.sync.replicas import broadcast_parameters, compare_names
 from hvdtrain.sync.sparse import densify, sparse_parameters
 
@@ -85,11 +85,12 @@ class Trained:
         """
         return _gradients(self.all) if flat is None else [*flat, *_gradients(self.sparse.values())]
 
-    def norm(self, exchange: Exchange) -> float:
-        """The 2-norm of all gradients that an exchange has finished; see `hvdtrain.sync.clipping.total_norm`."""
-        if exchange.flat_norm is None:
-            return total_norm(self.gradients(exchange.flat))
-        return math.hypot(exchange.flat_norm, total_norm(_gradients(self.sparse.values())))
+    def norm(self, gradients: Sequence[Tensor], flat_norm: float | None) -> float:
+        """The 2-norm of what `gradients` gave, where that of the flat tensors among them is known, or not."""
+        if flat_norm is None:
+            return total_norm(gradients)
+        sparse = _gradients(self.sparse.values())
+        return math.hypot(flat_norm, total_norm(sparse)) if sparse else flat_norm
 
 
 def _gradients(parameters: Iterable[Parameter]) -> list[Tensor]:

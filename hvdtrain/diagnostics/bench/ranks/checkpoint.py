@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hvdtrain.checkpoint.manager import CheckpointManager
+from hvdtrain.checkpoint.parts import MOST_THREADS
 from hvdtrain.collectives import Collectives, SoloTransport
 from hvdtrain.diagnostics.bench.alternation import alternate
 from hvdtrain.diagnostics.bench.jobs import cleaned_up
@@ -50,10 +51,10 @@ def give_memory_to_cores(nbytes: int, folder: Path) -> None:
     """Write and delete a file on each core, so that the next file finds its memory wherever it is written.
 
     Linux keeps what a core has freed for that core, and a virtual machine may hand other free memory back to its host,
-    from where it returns at a third of the speed of a disk. Who happens to write on the core that deleted the file
-    before would win by that alone.
+    from where it comes back slowly. Who happens to write on the core that deleted the file before would win by that
+    alone. This process stays on so many cores as a save has threads.
     """
-    path, cores = folder / "memory", os.sched_getaffinity(0)
+    path, cores = folder / "memory", sorted(os.sched_getaffinity(0))[:MOST_THREADS]
     try:
         for core in cores:
             os.sched_setaffinity(0, {core})
